@@ -37,10 +37,10 @@ from costmodels.measured.curves import Collective
 from costmodels.topology import Link, Topology
 from planner.io.system.collective_curves import CurveRecord, shipped_curves
 from planner.validation.intervals import (
-    SYSTEMS,
     HeldOut,
     points,
     predicting_records,
+    system_name,
     system_of,
 )
 
@@ -110,7 +110,7 @@ def one_host_sources(records: Sequence[CurveRecord]) -> Iterator[tuple[str, Held
         ``another version`` or ``another site``, which says what predicts a point, and the point.
     """
     for record in shipped_curves():
-        system = SYSTEMS.get(record.device, record.set_name)
+        system = system_name(record)
         others = [
             r.curve
             for r in records

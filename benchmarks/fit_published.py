@@ -31,7 +31,6 @@ from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline
 from costmodels.sustained import (
     POINTWISE,
-    PRIOR,
     PRIOR_SIGMA,
     ScoreWork,
     Shares,
@@ -39,22 +38,25 @@ from costmodels.sustained import (
     generation_of,
 )
 from planner.io.documents import configs_folder
-from planner.validation.cases import LEFT_OUT_FILE, Case, StepCase, grouped, json_file
+from planner.validation.cases import (
+    LEFT_OUT_FILE,
+    Case,
+    StepCase,
+    grouped,
+    json_file,
+    left_out_groups,
+)
 from planner.validation.kernels import (
     DLRM,
     DOTS,
     FAMILY_OUT,
     GRAPHS,
-    KERNELS_LEFT_OUT,
     PRODUCTS,
-    WORKS_LEFT_OUT,
     KernelCase,
     attention_cases,
     dense_cases,
 )
 from planner.validation.steps import (
-    HOST_LEFT_OUT,
-    SHARES_LEFT_OUT,
     priced,
     single_gpu_cases,
     transformer_cases,
@@ -72,8 +74,10 @@ def _other(title: str, *same: str) -> Kept:
 
 
 LEFT_OUT: Final[dict[str, dict[str, Kept]]] = {
-    "transformers": {way: _other(title) for way, (title, _) in SHARES_LEFT_OUT.items()},
-    "attention": {way: _other(titles[0]) for way, titles in WORKS_LEFT_OUT.items()},
+    "transformers": {
+        way: _other(title) for way, (title, _) in left_out_groups("transformers").items()
+    },
+    "attention": {way: _other(titles[0]) for way, titles in left_out_groups("attention").items()},
     "dense": {FAMILY_OUT: _other("family")},
     "single-gpu": {
         "model left out, same GPU": _other("model", "GPU"),
@@ -95,6 +99,9 @@ counts."""
 _FEWEST: Final = 3
 """A group with fewer rows has no shares of its own: it gets those of a device that was not
 measured."""
+PRIOR: Final = Shares(product_ratio=0.85, memory_ratio=0.9)
+"""Shares that a device is expected to have before anything is measured on it. Each fit adds a
+penalty for the distance from them, so that few measurements do not decide alone."""
 _PRIOR_SIGMA: Final = (0.12, 0.2)
 """Log-standard deviations of the memory share and of the rate of FlashAttention 1 around the prior.
 The smaller they are, the closer fits stay to the prior."""
@@ -492,33 +499,22 @@ def _works_for(case: Case, found: Mapping[str, Works]) -> list[dict[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of fit: its cases, its fit, and what of a fit a case is priced with.
-
-    ``keys`` are the titles by which stored constants go, for each way of leaving cases out.
-    """
+    """A kind of fit: its cases, its fit, and what of a fit a case is priced with."""
 
     cases: Callable[[], Sequence[Any]]
     fit: Callable[[Sequence[Any]], Any]
     told: Callable[[Any, Any], Any]
-    keys: Mapping[str, tuple[str, ...]]
 
 
 KINDS: Final = {
-    "transformers": Kind(
-        cases=transformer_cases, fit=fitted_shares, told=_shares_for, keys=SHARES_LEFT_OUT
-    ),
-    "attention": Kind(
-        cases=attention_cases, fit=fit_attention, told=_works_for, keys=WORKS_LEFT_OUT
-    ),
+    "transformers": Kind(cases=transformer_cases, fit=fitted_shares, told=_shares_for),
+    "attention": Kind(cases=attention_cases, fit=fit_attention, told=_works_for),
     "dense": Kind(
-        cases=dense_cases,
+        cases=lambda: tuple(dense_cases()),
         fit=fit_kernels,
         told=lambda _, found: asdict(found),
-        keys=KERNELS_LEFT_OUT,
     ),
-    "single-gpu": Kind(
-        cases=single_gpu_cases, fit=fit_host, told=lambda _, found: found, keys=HOST_LEFT_OUT
-    ),
+    "single-gpu": Kind(cases=single_gpu_cases, fit=fit_host, told=lambda _, found: found),
 }
 
 
@@ -534,8 +530,9 @@ def left_out(
     """
     own, of = KINDS[kind], tuple(KINDS[kind].cases() if cases is None else cases)
     fitted: dict[Hashable, Any] = {}
-    found: dict[str, dict[str, Any]] = {way: {} for way in own.keys}
-    for way, titles in own.keys.items():
+    groups = left_out_groups(kind)
+    found: dict[str, dict[str, Any]] = {way: {} for way in groups}
+    for way, titles in groups.items():
         for case in filter(asked, of):
             key = case.key(titles)
             if key in found[way] or case.groups.get("family") == PRODUCTS:

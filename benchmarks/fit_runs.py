@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from planner.fit.estimate import Predictor, Run, fit, mean_iteration_s
 from planner.integrations.measure.gloo_ranks import run_on_ranks
 from planner.integrations.measure.runs import (
     NUM_BATCHES,
-    PlanRun,
     RunCase,
     RunSettings,
     Training,
@@ -57,7 +56,7 @@ class Measured:
 
     workload: Workload
     plans: tuple[Plan, ...]
-    runs: tuple[PlanRun, ...]
+    runs: tuple[dict[str, Any], ...]
     traces: tuple[tuple[TraceTimes, ...], ...]
 
 
@@ -96,8 +95,8 @@ def measured(seed: int) -> Measured:
 def log_errors(found: Measured) -> dict[str, tuple[float, ...]]:
     """|ln(predicted / measured)| of the plans that were not fitted, by what was."""
     problem = PlanningProblem(workload=found.workload, topology=load_system("cpu_gloo", gpus=RANKS))
-    wall_s = [run.wall_s for run in found.runs]
-    processor_s = [run.measured_s for run in found.runs]
+    wall_s = [run["wall_s"] for run in found.runs]
+    processor_s = [run["measured_s"] for run in found.runs]
     profiled_s = [mean_iteration_s(traces) for traces in found.traces]
 
     def left(name: str, times_s: Sequence[float], given: Sequence[Run] | None) -> None:

@@ -1,9 +1,7 @@
 """Element types: of weights, activations and messages, and of the arrays that signatures name."""
 
-from __future__ import annotations
-
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +39,9 @@ class DataType(StrEnum):
         return _NUM_BYTES[self._value_]
 
     @property
-    def wider(self) -> tuple[DataType, ...]:
+    def wider(self) -> tuple[Self, ...]:
         """The types that hold every value of this one."""
-        return tuple(DataType(name) for name in _WIDER[self._value_])
+        return tuple(type(self)(name) for name in _WIDER[self._value_])
 
 
 def changes(*columns: IntArray | FloatArray) -> BoolArray:

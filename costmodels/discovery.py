@@ -1,7 +1,5 @@
 """Plug-ins are files: list them without importing, import one by its file name."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect
@@ -114,17 +112,17 @@ def _plugin_of(module: ModuleType, base: Callable[..., T]) -> Callable[[], T]:
         UnknownNameError: there is none; the message says what each class lacks.
     """
     kind, told = cast("type[T]", base), list[str]()
-    needed = set(getattr(kind, "__abstractmethods__", ()))
+    needed = sorted(getattr(kind, "__abstractmethods__", ()))
     for value in vars(module).values():
         if not inspect.isclass(value) or value.__module__ != module.__name__ or value is kind:
             continue
         is_kind = issubclass(value, kind)
         if is_kind and not inspect.isabstract(value):
             return cast("type[T]", value)
-        left: frozenset[str] = getattr(value, "__abstractmethods__", frozenset())
-        lacks = {n for n in needed if (n in left if is_kind else not hasattr(value, n))}
+        members = {name: getattr(value, name, getattr(kind, name)) for name in needed}
+        lacks = [n for n, m in members.items() if getattr(m, "__isabstractmethod__", False)]
         words = [] if is_kind else [f"does not extend {kind.__module__}.{kind.__name__}"]
-        words += [f"lacks {', '.join(sorted(lacks))}"] if lacks else []
+        words += [f"lacks {', '.join(lacks)}"] if lacks else []
         told.append(f"class {value.__name__} {' and '.join(words)}")
     msg = f"{module.__name__} defines no {kind.__name__}" + (f": {'; '.join(told)}" if told else "")
     raise UnknownNameError(msg)

@@ -1,7 +1,5 @@
 """Predictions: a time always comes with an interval and the source of its inputs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import StrEnum
@@ -131,7 +129,6 @@ class IterationEstimate:
         slowest_rank: the rank that computes longest.
         imbalance_ratio: its compute time over the mean of all ranks.
         exposed_communication_s: the largest of all ranks.
-        provenance: where the numbers of the system come from.
         warnings: what makes the estimate less certain, or what sets the pace beside the plan.
     """
 
@@ -143,7 +140,6 @@ class IterationEstimate:
     slowest_rank: int
     imbalance_ratio: float
     exposed_communication_s: float
-    provenance: tuple[Provenance, ...]
     warnings: tuple[str, ...] = ()
 
 

@@ -22,8 +22,6 @@ Collectives over several domains take several start-ups and protocol times
 out of the fit.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Final, NamedTuple
@@ -66,6 +64,10 @@ FABRICS: Final[dict[str, Fabric]] = {
     "ethernet": Fabric(24e-6, 139e-6, 0.31, 1, f"{_CURVES}: {_SOCKETS}"),
 }
 """The kinds of networks by the names that system files use."""
+UNNAMED: Final = Fabric(25e-6, 0.0, 0.82, 3, "")
+"""A network of no named kind. Shipped systems of GPUs with such a network have 25 or 30 us, except
+the one that has TorchRec's defaults. The efficiency is what all-gathers and all-reduces over two
+hosts reach on tuned networks."""
 
 
 STATES: Final = {"tuned": 1.0, "untuned": 0.4, "through_host": 0.56}
@@ -98,10 +100,9 @@ def fabric_link(
         state: one of the names in :data:`STATES`.
     """
     fabric = FABRICS[kind]
-    efficiency = (
-        fabric.efficiency_ratio * STATES[state] if efficiency_ratio is None else efficiency_ratio
-    )
-    rate = efficiency * nic_bytes_per_s * nics_per_gpu
+    if efficiency_ratio is None:
+        efficiency_ratio = fabric.efficiency_ratio * STATES[state]
+    rate = efficiency_ratio * nic_bytes_per_s * nics_per_gpu
     if half_size_bytes is None:
         half_size_bytes = half_size_of(fabric.protocol_s, rate)
     return Link(
@@ -125,16 +126,6 @@ def half_size_of(protocol_s: float, bytes_per_s: float) -> float:
         bytes_per_s: rate that large messages reach.
     """
     return _HALF * protocol_s * bytes_per_s
-
-
-def protocol_of(half_size_bytes: float, bytes_per_s: float) -> float:
-    """Protocol time in seconds with which a message reaches half of a rate.
-
-    Args:
-        half_size_bytes: size of that message.
-        bytes_per_s: rate that large messages reach.
-    """
-    return half_size_bytes / (_HALF * bytes_per_s)
 
 
 _WORDS: Final = (*("tcpxo", "tcpx", "efa", "slingshot", "roce"), *("ib", "infiniband", "ethernet"))

@@ -5,8 +5,6 @@ numbers out of an array. A value that means one of the right kind becomes that; 
 refused here: later on it would be compared with something that it never equals.
 """
 
-from __future__ import annotations
-
 import math
 import typing
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Memory of a plan: what fills each device and each host."""
 
-from __future__ import annotations
-
 from itertools import groupby
 from typing import Final
 

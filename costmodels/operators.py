@@ -5,8 +5,6 @@ operators, and only the list is priced. Every entry describes an operator of the
 the backward pass computes follows from it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum

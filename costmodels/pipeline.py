@@ -1,7 +1,5 @@
 """Prices plans: from a plan to work, to the times of stages, to the iteration time."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cached_property
@@ -11,7 +9,7 @@ import numpy as np
 from costmodels import memory, sharding, uncertainty
 from costmodels.cpu.exchange import unused_remark
 from costmodels.datatypes import FloatArray
-from costmodels.dense.base import dense_layers, uneven_remark, unrated_remark
+from costmodels.dense.base import uneven_remark, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
@@ -22,7 +20,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingTyp
 from costmodels.stages.models import CostModels, require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.system_models import default_models
-from costmodels.topology import Topology, shares_remark
+from costmodels.topology import FITTED_KINDS, Topology, shares_remark
 from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import HostProfile, Pipeline, Pooling, Workload
 
@@ -38,8 +36,6 @@ class CostPipeline(WorkModel):
             homogeneous in the work (:class:`costmodels.floors.phases.PhaseModel`).
         floor: the least that plans with given phases take.
     """
-
-    _last_work: tuple[Plan, FloatArray] | None = None
 
     def __init__(
         self, workload: Workload, topology: Topology, models: CostModels | None = None
@@ -59,12 +55,6 @@ class CostPipeline(WorkModel):
         self._pipeline = PIPELINES[workload.pipeline]
         self.phases = PhaseModel(self._stages, self._pipeline)
         self.floor = IterationFloor(self._stages, self._pipeline)
-
-    @property
-    def dense_flops(self) -> float:
-        """FLOP of one forward pass of the dense part on one rank."""
-        layers = dense_layers(self.workload)
-        return sum(layer.flops for layer in (*layers.bottom, *layers.top))
 
     def _even_lookup_s(self) -> float:
         """Seconds of lookups on a rank if whole tables were spread evenly; no plan changes it."""
@@ -141,7 +131,7 @@ class CostPipeline(WorkModel):
 
     def memory(self, plan: Plan) -> MemoryLedger:
         """The memory of a plan on every rank and host."""
-        return memory.ledger(self._kept_work(plan), self.workload, self.topology)
+        return memory.ledger(self.plan_work(plan), self.workload, self.topology)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -171,7 +161,7 @@ class CostPipeline(WorkModel):
 
     def simulate(self, plan: Plan) -> tuple[Program, timing.Simulation]:
         """Run the steps of one plan, and record what each step waited for."""
-        program = self._program(self._kept_work(plan))
+        program = self._program(self.plan_work(plan))
         return program, timing.traced(program, self.topology.world_size)
 
     def estimate(self, plan: Plan) -> IterationEstimate:
@@ -181,8 +171,9 @@ class CostPipeline(WorkModel):
             InvalidValueError: the plan is not one of this workload on this many ranks.
         """
         check_plan(plan, self.workload, self.topology.world_size)
-        work = self._kept_work(plan)
-        program, simulation = self.simulate(plan)
+        work = self.plan_work(plan)
+        program = self._program(work)
+        simulation = timing.traced(program, self.topology.world_size)
         time_s = simulation.iteration_time_s
         low, high = self._interval(plan, work)
         ranks = timing.rank_estimates(program, simulation)
@@ -202,8 +193,7 @@ class CostPipeline(WorkModel):
             slowest_rank=int(compute.argmax()),
             imbalance_ratio=float(compute.max() / compute.mean()) if compute.mean() > 0 else 1.0,
             exposed_communication_s=max(r.exposed_s for r in ranks),
-            provenance=self.topology.provenance,
-            warnings=self._warnings(plan, program, time_s),
+            warnings=self._warnings(plan, work, program, time_s),
         )
 
     def sampled_times(self, plan: Plan) -> FloatArray:
@@ -212,7 +202,7 @@ class CostPipeline(WorkModel):
         Plans on one system share the errors of its rates and of the models. So the random factors
         are the same for every plan, and the samples of two plans can be compared pairwise.
         """
-        return self._sampled_times(self._kept_work(plan))
+        return self._sampled_times(self.plan_work(plan))
 
     @cached_property
     def _sustained_ratio(self) -> float:
@@ -220,9 +210,9 @@ class CostPipeline(WorkModel):
         return self._dense.sustained_ratio(self.workload, self.topology.trainers)
 
     def least_certain_kind(self, plan: Plan) -> str:
-        """The kind of time (one of ``uncertainty.KINDS``) whose error alone moves the time most."""
-        work = self._kept_work(plan)
-        widths = {kind: np.ptp(self._sampled_times(work, only=kind)) for kind in uncertainty.KINDS}
+        """The kind of time (of ``FITTED_KINDS``) whose error alone moves the time most."""
+        work = self.plan_work(plan)
+        widths = {kind: np.ptp(self._sampled_times(work, only=kind)) for kind in FITTED_KINDS}
         return max(widths, key=widths.__getitem__)
 
     def _sampled_times(self, work: FloatArray, *, only: str | None = None) -> FloatArray:
@@ -276,15 +266,8 @@ class CostPipeline(WorkModel):
 
     # -- private --------------------------------------------------------------------------------
 
-    def _kept_work(self, plan: Plan) -> FloatArray:
-        """Work of a plan; that of the last plan is kept. Callers must not change it."""
-        last = self._last_work
-        if last is None or last[0] is not plan:
-            last = self._last_work = plan, self.plan_work(plan)
-        return last[1]
-
-    def _program(self, work: FloatArray, scale: Scale | None = None) -> Program:
-        return self._pipeline.program(self._stages.times(work, scale or UNSCALED))
+    def _program(self, work: FloatArray, scale: Scale = UNSCALED) -> Program:
+        return self._pipeline.program(self._stages.times(work, scale))
 
     def _source(self) -> Source:
         """The weakest source among the inputs of a time.
@@ -300,22 +283,9 @@ class CostPipeline(WorkModel):
             entering += [p.source for p in found if p.name == "device.hbm_bandwidth"]
         return max(entering, key=list(Source).index)
 
-    def _pipeline_remark(self) -> str | None:
-        """What a pipeline rests on that no release of TorchRec has; None for the others."""
-        waiting = self._stages.exchanges.next_batch_ratio
-        remarks = {
-            Pipeline.LOOKAHEAD: "is BagPipe's and has no counterpart in TorchRec; hits of its "
-            "caches follow from each table's law, as if batches were drawn independently",
-            Pipeline.PRIORITIZED: "is TorchRec's TrainPipelinePEC, which is in no release yet and "
-            f"was not measured: {waiting:.2g} of the vectors of row-wise tables wait for the batch "
-            "before (mean over all tables of next_batch_ratio, or else their laws; pooled ones 1), "
-            "the others and their gradients travel beside compute; tables of other types gain "
-            "nothing",
-        }
-        found = remarks.get(self.workload.pipeline)
-        return found and f"pipeline {self.workload.pipeline} {found}"
-
-    def _warnings(self, plan: Plan, program: Program, time_s: float) -> tuple[str, ...]:
+    def _warnings(
+        self, plan: Plan, work: FloatArray, program: Program, time_s: float
+    ) -> tuple[str, ...]:
         workload, topology = self.workload, self.topology
         is_cpu, is_calibrated = topology.compute_device == "cpu", self.models.exchange is not None
         is_unpooled = any(t.pooling is Pooling.NONE for t in workload.tables)
@@ -326,13 +296,22 @@ class CostPipeline(WorkModel):
             *self.models.collective.remarks(topology),
             unrated_remark(workload, topology.device, is_calibrated=is_calibrated),
             uneven_remark(workload, topology, self._dense),
-            self._pipeline_remark(),
-            self.hot_row_remark(plan, self._kept_work(plan)),
+            self.hot_row_remark(plan, work),
             unused_remark(topology) if is_calibrated else None,
             *(layer.remark for layer in workload.dense.layers if not is_cpu),
             shares_remark(workload, topology) if workload.batch_share_ratio else None,
         ]
+        waiting = self._stages.exchanges.next_batch_ratio
         remarks = {
+            "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
+            "caches follow from each table's law, as if batches were drawn independently": (
+                workload.pipeline is Pipeline.LOOKAHEAD
+            ),
+            "pipeline prioritized is TorchRec's TrainPipelinePEC, which is in no release yet and "
+            f"was not measured: {waiting:.2g} of the vectors of row-wise tables wait for the batch "
+            "before (mean over all tables of next_batch_ratio, or else their laws; pooled ones 1), "
+            "the others and their gradients travel beside compute; tables of other types gain "
+            "nothing": workload.pipeline is Pipeline.PRIORITIZED,
             "unpooled tables on CPU cores: FBGEMM's backward pass of them takes many times as "
             "long as that of pooled ones, which only a calibrated system knows; run 'shardplan "
             "calibrate'": is_cpu and not is_calibrated and is_unpooled,

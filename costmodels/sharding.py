@@ -5,13 +5,11 @@ and a plan has thousands of such tables; as columns they cost a few arrays, and 
 them is arithmetic on arrays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, Self, cast, final, overload
+from typing import Any, Final, Self, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,13 +78,7 @@ class Shards(Sequence[Shard]):
         """Number of shards."""
         return len(self.rank)
 
-    @overload
-    def __getitem__(self, index: int) -> Shard: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Shards: ...
-
-    def __getitem__(self, index: int | slice) -> Shard | Shards:
+    def __getitem__(self, index: Any) -> Any:
         """One shard, or some of them."""
         if isinstance(index, slice):
             return Shards(*(c[index] for c in self.columns))
@@ -190,10 +182,9 @@ class Spread(StrEnum):
 
 
 SPREAD: Final = {
-    kind: Spread.UNIFORM
-    if kind in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE)
-    else (Spread.HOSTS if kind in BY_HOSTS else Spread.RANKS)
-    for kind in ShardingType
+    **dict.fromkeys((ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE), Spread.UNIFORM),
+    **dict.fromkeys(ON_RANKS, Spread.RANKS),
+    **dict.fromkeys(BY_HOSTS, Spread.HOSTS),
 }
 """What has to be chosen for each type."""
 
@@ -363,15 +354,12 @@ class Plan:
         return self._by_table[table]
 
 
-def row_blocks(num_embeddings: int, parts: int) -> list[tuple[int, int]]:
-    """(offset, rows) of each part as TorchRec cuts R rows: ceil(R / parts) until none is left."""
-    offsets, rows = row_block_columns(num_embeddings, parts)
-    return list(zip(offsets.tolist(), rows.tolist(), strict=True))
-
-
 @lru_cache(maxsize=4096)
 def row_block_columns(num_embeddings: int, parts: int) -> tuple[IntArray, IntArray]:
-    """Offsets and numbers of rows of :func:`row_blocks`, as read-only arrays ``[parts]``."""
+    """Offset and rows of each part, read-only ``[parts]``.
+
+    TorchRec cuts R rows into parts of ceil(R / parts) until none is left.
+    """
     size = -(-num_embeddings // parts)
     starts = np.minimum(np.arange(parts + 1, dtype=np.int64) * size, num_embeddings)
     offsets, rows = starts[:-1], np.diff(starts)
@@ -481,17 +469,14 @@ def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
     Raises:
         InvalidValueError: names missing and unknown tables, or the first broken tiling.
     """
-    planned = [p.table for p in plan.placements]
-    expected = [t.name for t in workload.tables]
-    require(len(set(planned)) == len(planned), "the plan places a table twice")
-    missing = sorted(set(expected) - set(planned))
-    unknown = sorted(set(planned) - set(expected))
+    tables, planned = {t.name: t for t in workload.tables}, [p.table for p in plan.placements]
+    require(len({*planned}) == len(planned), "the plan places a table twice")
+    missing, unknown = sorted({*tables} - {*planned}), sorted({*planned} - {*tables})
     require(
         not missing and not unknown,
         f"the plan is not for this workload: missing tables {missing[:5]} ({len(missing)}), "
         f"unknown tables {unknown[:5]} ({len(unknown)})",
     )
-    tables = {t.name: t for t in workload.tables}
     for placement in plan.placements:
         table, ranks = tables[placement.table], placement.cells.rank
         outside = (ranks < 0) | (ranks >= world_size)

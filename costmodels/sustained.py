@@ -13,10 +13,8 @@ transformers`` compares predicted steps with the measured ones, also with shares
 without the model or the family that is predicted.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 from costmodels.datatypes import DataType
 from costmodels.topology import Device
@@ -37,7 +35,7 @@ class Shares:
     memory_ratio: float
     flash_1_ratio: float = 0.6
 
-    def capped(self) -> Shares:
+    def capped(self) -> Self:
         """The same shares of products and memory, cut to 1, which is that of a short burst."""
         product, memory = min(1.0, self.product_ratio), min(1.0, self.memory_ratio)
         return replace(self, product_ratio=product, memory_ratio=memory)
@@ -45,12 +43,10 @@ class Shares:
 
 BURSTS: Final = Shares(product_ratio=1.0, memory_ratio=1.0)
 """For short dense parts between long lookups, as in a DLRM: the full rates of the device."""
-PRIOR: Final = Shares(product_ratio=0.85, memory_ratio=0.9)
-"""Shares that a device is expected to have before anything is measured on it. Each fit adds a
-penalty for the distance from them, so that few measurements do not decide alone."""
 PRIOR_SIGMA: Final = 0.15
-"""Standard deviation of ln(share of products) around ``PRIOR`` that the penalty assumes. The
-interval of a predicted step is widened by it on devices to which no share is fitted."""
+"""Standard deviation of ln(share of products) around what a device is expected to have before
+anything is measured on it (``benchmarks/fit_published.py``). The interval of a predicted step is
+widened by it on devices to which no share is fitted."""
 SHARES: Final = {
     "A100 half": Shares(product_ratio=0.830, memory_ratio=0.840, flash_1_ratio=0.652),
     "H100 half": Shares(product_ratio=0.772, memory_ratio=1.017, flash_1_ratio=0.669),
@@ -106,7 +102,7 @@ class ScoreWork:
     rows: int = 128
     is_tiled: bool = False
 
-    def slowed(self, ratio: float) -> ScoreWork:
+    def slowed(self, ratio: float) -> Self:
         """The work of a kernel that takes ``1 / ratio`` times as long as this one in every part."""
         return replace(
             self,
@@ -119,13 +115,15 @@ class ScoreWork:
 Works = tuple[ScoreWork, ScoreWork]
 """What determines the seconds of the forward pass, and of the backward pass."""
 
-_SOFTMAX: Final[dict[tuple[int, bool], Works]] = {
-    (2, False): (ScoreWork(product_ratio=0.75), ScoreWork(product_ratio=0.6)),
-    (2, True): (ScoreWork(product_ratio=0.45), ScoreWork(product_ratio=0.4)),
-    (3, True): (ScoreWork(product_ratio=0.885, score_flops=266.0), ScoreWork(product_ratio=0.65)),
+_SOFTMAX: Final[dict[tuple[int, str], Works]] = {
+    (2, ""): (ScoreWork(product_ratio=0.75), ScoreWork(product_ratio=0.6)),
+    (2, "H100"): (ScoreWork(product_ratio=0.45), ScoreWork(product_ratio=0.4)),
+    (2, "B200"): (ScoreWork(product_ratio=0.205), ScoreWork(product_ratio=0.18)),
+    (3, ""): (ScoreWork(product_ratio=0.885, score_flops=266.0), ScoreWork(product_ratio=0.65)),
 }
-"""Attention with softmax. Keys are the version of FlashAttention, and whether the device is an H100
-or later. The values are not fitted, but chosen inside published ranges:
+"""Attention with softmax. Keys are the version of FlashAttention, and the generation of the device;
+empty for all others. Version 3 exists on H100 and later only. The values are not fitted, but chosen
+inside published ranges:
 
 - Version 2 reaches 50 to 73 % of the peak of an A100 forward, and less backward (Dao 2023, arXiv
   2307.08691). It reaches 35 % of the peak of an H100 (Shah et al. 2024, arXiv 2407.08608).
@@ -136,12 +134,12 @@ or later. The values are not fitted, but chosen inside published ranges:
 
 Where heads are narrow, version 3 is limited by the activation of scores. It is taken to cost 266
 FLOP a score forward, the mean of the two generations of ``POINTWISE``. Heads of 128 elements then
-reach 80 % of the rate of large products."""
-_SOFTMAX_2_B200: Final[Works] = (ScoreWork(product_ratio=0.205), ScoreWork(product_ratio=0.18))
-"""FlashAttention-2 on B200 and later, whose matrix units its instructions cannot keep busy. Forward
-it reached 374 TFLOP/s on GB200, and 328 on H100 in the same program (Azure/AI-benchmarking-guide,
-results of ND GB200 v6 and ND H100 v5). Backward was not measured; it is taken to be slower than
-forward by the same factor as on H100."""
+reach 80 % of the rate of large products.
+
+Instructions of version 2 cannot keep the matrix units of B200 and later busy. Forward it reached
+374 TFLOP/s on GB200, and 328 on H100 in the same program (Azure/AI-benchmarking-guide, results of
+ND GB200 v6 and ND H100 v5). Backward was not measured; it is taken to be slower than forward by the
+same factor as on H100."""
 POINTWISE: Final[dict[str, Works]] = {
     "B200": (
         ScoreWork(product_ratio=1.0, score_flops=327.0, block_s=4.02e-6, start_s=0.88e-6, rows=256),
@@ -159,8 +157,6 @@ benchmarks.fit_published attention`` computes these values from the times in
 configs/published/hstu_attention.csv and prints them. ``shardplan validate published --what
 attention`` compares the model with the times, also with a width of heads or a device left out.
 Forward, kernels on B200 work on 256 queries at a time: 128 positions take nearly as long as 256."""
-_UNMEASURED: Final = "H100"
-"""Generation whose values are used for pointwise attention on devices that were not measured."""
 _TRITON_RATIOS: Final = (0.66, 0.43)
 """Rates of Triton's kernels of pointwise attention over those of CUTLASS's, forward and backward,
 where no Triton kernel was fitted. Forward: ten rows of an H100 in hstu_attention_triton.csv over
@@ -187,9 +183,8 @@ def softmax_works(version: int, device: Device, shares: Shares) -> Works:
     """
     generation = generation_of(device)
     is_late = generation in ("H100", "B200")
-    forward, backward = _SOFTMAX[version if is_late and version > 2 else 2, is_late]
-    if generation == "B200" and version <= 2:
-        forward, backward = _SOFTMAX_2_B200
+    key = (2, generation if is_late else "")
+    forward, backward = _SOFTMAX[(3, "") if is_late and version > 2 else key]
     if version == 1:
         factor = shares.flash_1_ratio
         return forward.slowed(factor), backward.slowed(factor)
@@ -199,11 +194,12 @@ def softmax_works(version: int, device: Device, shares: Shares) -> Works:
 def pointwise_works(version: int, device: Device) -> Works:
     """What determines the seconds of a kernel of HSTU's attention on a device.
 
-    Version 1 is Triton's kernel, any other version CUTLASS's, which does not exist on AMD.
+    Version 1 is Triton's kernel, any other version CUTLASS's, which does not exist on AMD. Devices
+    that were not measured have the values of the H100.
     """
     if device.name.startswith("MI"):
         return _TRITON_AMD
-    forward, backward = POINTWISE.get(generation_of(device), POINTWISE[_UNMEASURED])
+    forward, backward = POINTWISE.get(generation_of(device), POINTWISE["H100"])
     if version == 1:
         return forward.slowed(_TRITON_RATIOS[0]), backward.slowed(_TRITON_RATIOS[1])
     return forward, backward
@@ -241,11 +237,6 @@ def _group_shares(device: Device, dtype: DataType) -> Shares:
     """The shares fitted to the device's generation in this precision, or the unmeasured ones."""
     other = UNMEASURED_FP32 if dtype is DataType.FP32 else UNMEASURED
     return SHARES.get(group_of(device, dtype), other)
-
-
-def is_fitted(device: Device, dtype: DataType) -> bool:
-    """Whether the shares for ``dtype`` were fitted to steps on this generation of devices."""
-    return group_of(device, device.rated_type(dtype)) in SHARES
 
 
 def sustained_ratio(added_s: float, lookup_s: float) -> float:

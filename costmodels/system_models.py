@@ -3,8 +3,6 @@
 A system with measured curves of collectives is priced by them, any other by its link rates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import make_dataclass, replace
 from typing import Any, Final
@@ -53,9 +51,7 @@ def scaled(models: CostModels, fitted: FittedFactors | None) -> CostModels:
         lookup=ScaledLookup(inner=models.lookup, factor_ratio=fitted.lookup_ratio),
         collective=ScaledCollective(inner=models.collective, factor_ratio=moved),
         dense=ScaledDense(inner=models.dense, factor_ratio=fitted.dense_ratio),
-        exchange=None
-        if exchange is None
-        else replace(exchange, factor_ratio=exchange.factor_ratio * moved),
+        exchange=exchange and replace(exchange, factor_ratio=exchange.factor_ratio * moved),
         spread_ratio=fitted.spread_ratio,
     )
 

@@ -324,11 +324,10 @@ class Topology:
         local, domain = self.local_world_size, self.domain_size
         fits = domain % local == 0
         require(fits, f"domain_size {domain} must be a multiple of gpus_per_host {local}")
-        by_rank, by_host = ("rank", self.world_size), ("host", self.num_hosts)
-        for (each, count), values in (
-            (by_rank, self.hbm_capacity_by_rank_bytes),
-            (by_rank, self.speed_by_rank_ratio),
-            (by_host, self.ddr_capacity_by_host_bytes),
+        for each, count, values in (
+            ("rank", self.world_size, self.hbm_capacity_by_rank_bytes),
+            ("rank", self.world_size, self.speed_by_rank_ratio),
+            ("host", self.num_hosts, self.ddr_capacity_by_host_bytes),
         ):
             counted = f"per-{each} values need {count} entries, got {len(values)}"
             require(len(values) in (0, count), counted)
@@ -355,10 +354,6 @@ class Topology:
     def links(self) -> Links:
         """All link levels."""
         return Links(host=self.host_link, domain=self.domain_link, network=self.network_link)
-
-    def host_of(self, rank: int) -> int:
-        """Index of the host of ``rank``."""
-        return rank // self.local_world_size
 
     def hbm_capacities(self) -> FloatArray:
         """Device memory per rank in bytes, shape ``[world_size]``."""
@@ -389,9 +384,9 @@ class Topology:
             ddr_capacity_by_host_bytes=(),
         )
 
-    def weakest_source(self) -> Source:
-        """The weakest source among the numbers of the system."""
-        sources = [p.source for p in self.provenance]
+    def weakest_source(self, prefixes: tuple[str, ...] = ("",)) -> Source:
+        """The weakest source among the numbers of the system with these prefixes."""
+        sources = [p.source for p in self.provenance if p.name.startswith(prefixes)]
         return max(sources, key=list(Source).index, default=Source.USER)
 
 

@@ -10,11 +10,9 @@ constants are those of ``distributed/planner/constants.py``, in bytes, seconds a
 none was chosen here.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from costmodels.dense.base import dense_parameters
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, ShardingType
@@ -38,14 +36,9 @@ MIN_COLUMN_WIDTH: Final = 128
 MIN_LOOKUP_COLUMNS: Final = 32
 """A lookup of a piece takes as long as one of at least this many columns (``max(emb_dim, 32)``)."""
 
-FULL_BLOCK_COLUMNS: Final = 128
-"""From this many columns on, a kernel keeps all of its threads busy."""
-HALF_BLOCK_COLUMNS: Final = 64
-"""From this many columns on, it keeps half of them busy."""
-HALF_BLOCK_PENALTY: Final = 1.15
-"""Factor on the forward time of pieces with fewer columns than a full block."""
-QUARTER_BLOCK_PENALTY: Final = 1.75
-"""Factor on the forward time of pieces with fewer columns than half a block."""
+BLOCK_PENALTIES: Final = {128: 1.0, 64: 1.15, 0: 1.75}
+"""Factors on the forward time of pieces with at least so many columns: from 128 on a kernel keeps
+all of its threads busy, from 64 on half of them (``compute_block_usage_penalty``)."""
 WEIGHTED_KERNEL_MULTIPLIER: Final = 1.1
 """Further backward time of lookups with weights, over the forward time."""
 BATCHED_COPY_FACTOR: Final = 2.455
@@ -100,8 +93,8 @@ class TorchrecMachine:
     hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
     ddr_limits_bytes: tuple[float, ...] = ()
 
-    @staticmethod
-    def of(topology: Topology, *, torchrec_figures: bool = False) -> TorchrecMachine:
+    @classmethod
+    def of(cls, topology: Topology, *, torchrec_figures: bool = False) -> Self:
         """A system as its user would describe it to TorchRec.
 
         Args:
@@ -111,7 +104,7 @@ class TorchrecMachine:
                 TorchRec's default.
         """
         ranks, local, host = topology.world_size, topology.local_world_size, topology.host
-        machine = TorchrecMachine(
+        machine = cls(
             world_size=ranks,
             local_world_size=local,
             group_size=local,
@@ -200,8 +193,8 @@ class TorchrecTable:
     row_sum_bytes: tuple[float, float]
     inputs: TorchrecInputs
 
-    @staticmethod
-    def of(table: Table, workload: Workload) -> TorchrecTable:
+    @classmethod
+    def of(cls, table: Table, workload: Workload) -> Self:
         """A table of a workload as its user would describe it to TorchRec.
 
         Elements travel in the types that ``communication`` of the table names. They are counted as
@@ -219,7 +212,7 @@ class TorchrecTable:
         if codecs is not None:
             exchanged = _sizes(codecs.all_to_all if pooled else codecs.sequence, plain)
             summed = _sizes(codecs.reduce_scatter if pooled else None, plain)
-        return TorchrecTable(
+        return cls(
             num_embeddings=table.num_embeddings,
             embedding_dim=table.embedding_dim,
             element_bytes=element,
@@ -294,13 +287,6 @@ class ShardPerf(NamedTuple):
         return compute + self.fwd_comms_s + self.bwd_comms_s
 
 
-class ShardStorage(NamedTuple):
-    """TorchRec's ``Storage``: bytes of a shard in device memory (HBM) and host memory (DDR)."""
-
-    hbm_bytes: float
-    ddr_bytes: float
-
-
 class TorchrecShard(NamedTuple):
     """A shard as TorchRec's estimators see it.
 
@@ -336,7 +322,8 @@ class TorchrecShard(NamedTuple):
         columns = max(num_cols, MIN_LOOKUP_COLUMNS) if is_narrow else num_cols
         read = math.ceil(ids * INDEX_BYTES) * (2.0 if inputs.is_weighted else 1.0)
         read += ids * columns * table.element_bytes
-        compute = (read + moved[0]) * (_penalty(num_cols) if is_narrow else 1.0) / rate
+        penalty = next(x for least, x in BLOCK_PENALTIES.items() if num_cols >= least)
+        compute = (read + moved[0]) * (penalty if is_narrow else 1.0) / rate
         backward = compute * machine.backward_ratio
         if inputs.is_weighted:
             backward = backward * machine.weighted_ratio + compute * WEIGHTED_KERNEL_MULTIPLIER
@@ -348,8 +335,8 @@ class TorchrecShard(NamedTuple):
             back += moved[1] * BATCHED_COPY_FACTOR / rate
         return ShardPerf(compute, forth, backward, back)
 
-    def storage(self, num_rows: float) -> ShardStorage:
-        """The memory of the shard with one batch of inputs and outputs.
+    def storage(self, num_rows: float) -> tuple[float, float]:
+        """Bytes in device and host memory, with one batch of inputs and outputs (``Storage``).
 
         TorchRec's planner counts one (``PipelineType.NONE``) for every training loop, unless the
         user gives it a storage estimator with another type. A cache load factor of 0 stands for
@@ -372,7 +359,7 @@ class TorchrecShard(NamedTuple):
             held += math.ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor))
         hbm, ddr = (math.ceil(size * share) for size in (hbm, ddr))
         hbm, ddr = (n + math.ceil(n * table.inputs.optimizer_ratio) for n in (hbm, ddr))
-        return ShardStorage(hbm_bytes=1.0 * (hbm + held), ddr_bytes=1.0 * ddr)
+        return 1.0 * (hbm + held), 1.0 * ddr
 
     def _arriving(self) -> tuple[float, float]:
         """Indices that the shard looks up, and vectors that leave it, per batch.
@@ -428,13 +415,3 @@ def _all_reduce(size: float, machine: TorchrecMachine) -> float:
     reduce_s = size * (2 * nodes - 1) / nodes / links_bytes_per_s
     is_large = machine.world_size > _MOST_NODES * machine.local_world_size
     return reduce_s * 2 if is_large else reduce_s
-
-
-def _penalty(num_cols: float) -> float:
-    """Factor on the time of narrow pieces, which leave threads without work.
-
-    Source: ``compute_block_usage_penalty``.
-    """
-    if num_cols >= FULL_BLOCK_COLUMNS:
-        return 1.0
-    return HALF_BLOCK_PENALTY if num_cols >= HALF_BLOCK_COLUMNS else QUARTER_BLOCK_PENALTY

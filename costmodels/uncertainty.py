@@ -11,39 +11,33 @@ random factors. Each plan also has an error of its own (``PLAN_SIGMA``). ``shard
 intervals`` compares this with the published pairs of plans on one system.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from costmodels.datatypes import DataType, FloatArray
 from costmodels.errors import require
 from costmodels.estimates import RELATIVE_SIGMA, Z90, Source
-from costmodels.sustained import PRIOR_SIGMA, STEP_GROUPS, generation_of, is_fitted
+from costmodels.sustained import PRIOR_SIGMA, SHARES, STEP_GROUPS, generation_of, group_of
 from costmodels.topology import FITTED_KINDS, Topology
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Scale(NamedTuple):
     """Factors on the four kinds of time; each is ``[samples, 1]``, or a single 1."""
 
-    lookup_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    collective_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    dense_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    host_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
+    lookup_ratio: FloatArray = np.ones(1)
+    collective_ratio: FloatArray = np.ones(1)
+    dense_ratio: FloatArray = np.ones(1)
+    host_ratio: FloatArray = np.ones(1)
 
 
 UNSCALED: Final = Scale()
 """No factor on any kind of time."""
 
-KINDS: Final = FITTED_KINDS
-"""The kinds of time: lookups, collectives, the dense part, and what the host does."""
 MACHINE: Final = "machine"
 """The pace of the machine: a factor that all kinds of time have in common."""
 LOOKUP_GROUPS: Final = (0.032, 0.051, 0.041, 0.136)
@@ -138,7 +132,7 @@ def sigmas(
         is_foreign: whether the dense part may run in a framework that was never measured.
     """
     if topology.calibration or not topology.provenance:
-        return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in KINDS)
+        return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in FITTED_KINDS)
     is_measured = generation_of(topology.device) == _MEASURED_GENERATION
     model = {
         "lookup": group_sigma(LOOKUP_GROUPS),
@@ -146,7 +140,7 @@ def sigmas(
         "dense": group_sigma(DENSE_FAMILIES if is_measured else DENSE_GROUPS),
         "host": math.hypot(group_sigma(HOST_GROUPS), _CARRIED_HOST_SIGMA),
     }
-    found = {kind: math.hypot(model[kind], rate_sigma(topology, kind)) for kind in KINDS}
+    found = {kind: math.hypot(model[kind], rate_sigma(topology, kind)) for kind in FITTED_KINDS}
     if sustained_ratio:
         filled = step_sigma(topology, sustained_dtype)
         found["dense"] += sustained_ratio * (filled - found["dense"])
@@ -164,8 +158,8 @@ def step_sigma(topology: Topology, dtype: DataType) -> float:
     models that were left out of the fit. On other devices the spread of the prior and of the rates
     come in addition.
     """
-    known = group_sigma(STEP_GROUPS)
-    if is_fitted(topology.device, dtype):
+    known, device = group_sigma(STEP_GROUPS), topology.device
+    if group_of(device, device.rated_type(dtype)) in SHARES:
         return known
     return math.hypot(known, PRIOR_SIGMA, rate_sigma(topology, "dense"))
 
@@ -235,10 +229,8 @@ def faster_probability(ours_s: FloatArray, theirs_s: FloatArray) -> float:
         ours_s: times ``[samples]`` under the errors that all plans share.
         theirs_s: the other plan's under the same draws.
     """
-    own = math.sqrt(2.0) * PLAN_SIGMA
-    apart = np.log(theirs_s / ours_s) / own
-    normal = NormalDist()
-    return float(np.mean([normal.cdf(float(a)) for a in apart]))
+    apart = np.log(theirs_s / ours_s) / (math.sqrt(2.0) * PLAN_SIGMA)
+    return float(np.mean([*map(NormalDist().cdf, apart.tolist())]))
 
 
 @lru_cache(maxsize=64)
@@ -271,8 +263,7 @@ def sampled_factors(
 
 def _weakest(topology: Topology, prefixes: tuple[str, ...]) -> float:
     """Log-standard deviation of the least certain source among numbers with these prefixes."""
-    sources = [p.source for p in topology.provenance if p.name.startswith(prefixes)]
-    return RELATIVE_SIGMA[max(sources, key=list(Source).index, default=Source.USER)]
+    return RELATIVE_SIGMA[topology.weakest_source(prefixes)]
 
 
 def _matters(name: str, topology: Topology) -> bool:

@@ -4,8 +4,6 @@ In memory everything is SI: bytes, seconds, bytes per second, FLOP per second. I
 stands in the value ("3.35 TB/s", "80 GiB", "5 us"). GB is 10**9 bytes, GiB is 2**30, always.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Final

@@ -1,7 +1,5 @@
 """Predicted against measured: errors in the field's terms, and virtual time of shared cores."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,51 +73,35 @@ def kendall_tau(predicted: FloatArray, measured: FloatArray) -> float:
     return float(agreement.mean())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """Errors of the times, and what choosing the plan predicted fastest would cost.
-
-    Kendall's tau is the mean over tasks; shares and regret are over tasks too.
-    """
-
-    errors: ErrorSummary
-    num_tasks: int
-    kendall_tau_ratio: float
-    top_ratio: float
-    within_5_ratio: float
-    within_10_ratio: float
-    mean_regret_ratio: float
-    worst_regret_ratio: float
-
-
 def rank_tasks(
     tasks: Sequence[int], predicted: Sequence[float], measured: Sequence[float]
-) -> Ranking:
-    """Scores over all tasks.
+) -> dict[str, float]:
+    """Scores over all tasks: what choosing the plan predicted fastest would cost.
+
+    Kendall's tau is the mean over tasks; shares and regret are over tasks too.
 
     Args:
-        tasks: the task of each plan.
+        tasks: the task of each plan; at least one.
         predicted: of each plan, in any unit that is common to all.
         measured: of each plan.
 
     Raises:
-        InvalidValueError: no task, or a task with fewer than two plans.
+        InvalidValueError: a task with fewer than two plans.
     """
-    errors = summarize_errors(predicted, measured)
     p, m, of = np.asarray(predicted), np.asarray(measured), np.asarray(tasks)
     plans = [(p[of == task], m[of == task]) for task in np.unique(of)]
+    taus = [kendall_tau(*both) for both in plans]
     # What choosing the plan predicted fastest costs beyond the fastest measured.
     regrets = np.array([m[p.argmin()] / m.min() - 1.0 for p, m in plans])
-    return Ranking(
-        errors=errors,
-        num_tasks=len(plans),
-        kendall_tau_ratio=float(np.mean([kendall_tau(*both) for both in plans])),
-        top_ratio=float(np.mean(regrets <= 0.0)),
-        within_5_ratio=float(np.mean(regrets <= 0.05)),
-        within_10_ratio=float(np.mean(regrets <= 0.10)),
-        mean_regret_ratio=float(regrets.mean()),
-        worst_regret_ratio=float(regrets.max()),
-    )
+    return {
+        "num_tasks": len(plans),
+        "kendall_tau_ratio": float(np.mean(taus)),
+        "top_ratio": float(np.mean(regrets <= 0.0)),
+        "within_5_ratio": float(np.mean(regrets <= 0.05)),
+        "within_10_ratio": float(np.mean(regrets <= 0.10)),
+        "mean_regret_ratio": float(regrets.mean()),
+        "worst_regret_ratio": float(regrets.max()),
+    }
 
 
 def one_scale(predicted: Sequence[float], measured: Sequence[float]) -> list[float]:
@@ -169,7 +151,7 @@ def virtual_time(traces: Sequence[Trace]) -> float:
     """Seconds from the common start until the last rank has finished, without network threads.
 
     Raises:
-        ValueError: ranks issued different collectives, so that one would wait forever.
+        InvalidValueError: ranks issued different collectives, so that one would wait forever.
     """
     late, position = [0.0] * len(traces), [0] * len(traces)
     issued: dict[int, dict[int, float]] = {}
@@ -186,7 +168,5 @@ def virtual_time(traces: Sequence[Trace]) -> float:
                 else:
                     late[rank] += max(0.0, max(times.values()) - (event.time_s + late[rank]))
                 position[rank] += 1
-        if position == before:
-            msg = "the ranks issued different collectives"
-            raise ValueError(msg)
+        require(position != before, "the ranks issued different collectives")
     return max(t.end_s + delay for t, delay in zip(traces, late, strict=True))

@@ -1,13 +1,11 @@
 """``python -m planner`` and the ``shardplan`` command."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import sys
 from typing import Final
 
-from planner.cli.interrupt import EXIT_STOPPED, interrupt_in, signals_interrupt, stop_words
+from planner.cli.interrupt import EXIT_STOPPED, interrupt_in, signals_interrupt
 
 _NEW_OBJECTS: Final = 50_000
 """After so many the collector looks for cycles. Python's own number is 700: while modules load it
@@ -34,7 +32,7 @@ def run_guarded() -> int:
             interrupt = interrupt_in(error)
             if interrupt is None:
                 raise
-            sys.stderr.write(f"shardplan: stopped by {stop_words(interrupt)}\n")
+            sys.stderr.write(f"shardplan: stopped by {str(interrupt) or 'Ctrl-C'}\n")
             return EXIT_STOPPED
 
 

@@ -22,5 +22,5 @@ def law_of_counts(
     values, rows = np.unique(array[array > 0], return_counts=True)
     law = smooth(values, rows.astype(np.int64), num_embeddings)
     return Empirical.from_bins(
-        law.num_rows, law.probability_ratio, num_embeddings, num_unique_curve=num_unique_curve
+        law.num_rows, law.num_draws, num_embeddings, num_unique_curve=num_unique_curve
     )

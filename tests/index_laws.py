@@ -16,6 +16,11 @@ def asked(
     return float(np.ravel(found[0])[0])
 
 
+def range_share(law: AbstractIndexDistribution, row_offset: int, num_rows: int) -> float:
+    """Share (0..1) of all accesses on the ids of a range."""
+    return asked(law, "range_share", ids=(row_offset, num_rows))
+
+
 def unique_rows_in_range(
     law: AbstractIndexDistribution, num_indices: float, row_offset: int, num_rows: int
 ) -> float:

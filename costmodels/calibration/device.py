@@ -5,10 +5,8 @@ laws of lookups, dense parts and hosts are fitted by modules of their own; here 
 system file that stand in a row nearly as they are: memory, products, kernels, the link to the host.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -32,7 +30,6 @@ EAGER_CALL: Final = "eager add_ of 8 elements, back to back"
 EAGER_PASS: Final = "eager linear+sum forward backward"
 """Names of rows in the block ``ceilings``."""
 PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
-_SHAPE_PRECISIONS: Final = PRECISIONS[:3]
 _MEMORY_SHARE: Final = 0.15
 """Largest share of the device's memory that the tables of a point take."""
 _MOST_COPIED_BYTES: Final = 12e9
@@ -137,7 +134,7 @@ def device_points(effort: DeviceEffort, seed: int, *, memory_bytes: float = math
     for k in range(effort.num_products):
         sides = (2.0 ** rng.uniform(8, 15), 2.0 ** rng.uniform(4, 12), 2.0 ** rng.uniform(4, 12))
         m, inner, n = (max(8, round(side * size ** (1 / 3) / 8) * 8) for side in sides)
-        precision = _SHAPE_PRECISIONS[k % len(_SHAPE_PRECISIONS)]
+        precision = PRECISIONS[k % 3]  # products in fp16 take as long as those in bf16
         sizes = {"id": f"g{k}", "M": m, "K": inner, "N": n, "dtype": precision}
         points.append({"what": "gemm_shape", **sizes})
     points = [{"block": "ceilings", **point} for point in points]
@@ -247,76 +244,59 @@ _ROUNDING: Final = 0.01
 """How far the bytes of ranks may differ in an exchange that counts as balanced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Rates of a device; None or empty where no row says it.
-
-    Attributes:
-        hbm_capacity_bytes: memory of the device as its driver reports it.
-        num_multiprocessors: as its driver reports them; 0 if not known.
-        hbm_bandwidth_bytes_per_s: median rate of large copies and additions, in which every byte
-            that is read or written counts.
-        products_flops: element types with the rate of the best large product, 2 n^3 / time.
-        kernel_latency_s: time from one tiny kernel to the next.
-        host_link_bytes_per_s: median rate of large copies of pinned memory to the device.
-        eager_call_s, eager_pass_s: as in :class:`HostCalls`; None unless there are both.
-        exchange_latency_s: time of the smallest balanced all-to-all.
-        exchange_bytes_per_s: what a rank sends to others per second in the largest one.
-    """
-
-    hbm_capacity_bytes: float | None
-    num_multiprocessors: int
-    hbm_bandwidth_bytes_per_s: float | None
-    products_flops: tuple[tuple[DataType, float], ...]
-    kernel_latency_s: float | None
-    host_link_bytes_per_s: float | None
-    eager_call_s: float | None
-    eager_pass_s: float | None
-    exchange_latency_s: float | None
-    exchange_bytes_per_s: float | None
-
-
-def fit_rates(environment: Row, rows: Sequence[Row]) -> Rates:
+def fit_rates(environment: Row, rows: Sequence[Row]) -> dict[str, Any]:
     """The rates that rows of the block ``ceilings``, and collectives, show.
 
     Args:
         environment: the first row of the file.
         rows: rows that were checked.
+
+    Returns:
+        Rates by name; without those that no row says:
+
+        - ``hbm_capacity_bytes`` and ``num_multiprocessors`` (0 if not known), as the driver of the
+          device reports them.
+        - ``hbm_bandwidth_bytes_per_s``: median rate of large copies and additions, in which every
+          byte that is read or written counts.
+        - ``products_flops``: element types with the rate of the best large product, 2 n^3 / time.
+        - ``kernel_latency_s``: time from one tiny kernel to the next.
+        - ``host_link_bytes_per_s``: median rate of large copies of pinned memory to the device.
+        - ``eager_call_s``, ``eager_pass_s``: as in :class:`HostCalls`, if there are both.
+        - ``exchange_latency_s``: time of the smallest balanced all-to-all.
+        - ``exchange_bytes_per_s``: what a rank sends to others per second in the largest one.
     """
     ceilings = [row for row in rows if row["block"] == "ceilings"]
-    exchanges = _balanced(rows, Collective.ALL_TO_ALL)
-    memory = environment.get("mem")
-    calls = {row["what"]: US * row["wall_us"] for row in ceilings if "wall_us" in row}
-    known = calls.keys() >= {EAGER_CALL, EAGER_PASS}
-    best: dict[DataType, float] = {}
+    seen = {
+        "hbm_bandwidth_bytes_per_s": [
+            2.0 * MIB * row["mb"] / (US * row["us"])
+            for row in ceilings
+            if row["what"] in ("d2d", "add") and row["mb"] >= _LARGE_MIB
+        ],
+        "kernel_latency_s": [
+            US * row["us_each"] for row in ceilings if row["what"].startswith("kernel gap")
+        ],
+        "host_link_bytes_per_s": [
+            KIB * row["kb"] / (US * row["h2d_us"])
+            for row in ceilings
+            if row["what"] == "link" and row["pinned"] and row["kb"] >= _LARGE_LINK_KIB
+        ],
+    }
+    found: dict[str, Any] = {name: median(values) for name, values in seen.items() if values}
+    memory, best = environment.get("mem"), dict[DataType, float]()
     for row in ceilings:
         if row["what"] == "gemm":
             kind, rate = DataType(row["prec"]), 2.0 * row["n"] ** 3 / (US * row["us"])
             best[kind] = max(rate, best.get(kind, 0.0))
-    return Rates(
-        hbm_capacity_bytes=float(memory) if memory else None,
-        num_multiprocessors=int(environment.get("sms") or 0),
-        hbm_bandwidth_bytes_per_s=_median(
-            2.0 * MIB * row["mb"] / (US * row["us"])
-            for row in ceilings
-            if row["what"] in ("d2d", "add") and row["mb"] >= _LARGE_MIB
-        ),
-        products_flops=tuple(best.items()),
-        kernel_latency_s=_median(
-            US * row["us_each"] for row in ceilings if row["what"].startswith("kernel gap")
-        ),
-        host_link_bytes_per_s=_median(
-            KIB * row["kb"] / (US * row["h2d_us"])
-            for row in ceilings
-            if row["what"] == "link" and row["pinned"] and row["kb"] >= _LARGE_LINK_KIB
-        ),
-        eager_call_s=calls[EAGER_CALL] if known else None,
-        eager_pass_s=calls[EAGER_PASS] if known else None,
-        exchange_latency_s=US * exchanges[0]["us"] if exchanges else None,
-        exchange_bytes_per_s=(
-            exchanges[-1]["sent_bytes"][0] / (US * exchanges[-1]["us"]) if exchanges else None
-        ),
-    )
+    found |= {"hbm_capacity_bytes": float(memory)} if memory else {}
+    found |= {"num_multiprocessors": int(environment.get("sms") or 0), "products_flops": best}
+    calls = {row["what"]: US * row["wall_us"] for row in ceilings if "wall_us" in row}
+    if calls.keys() >= {EAGER_CALL, EAGER_PASS}:
+        found |= {"eager_call_s": calls[EAGER_CALL], "eager_pass_s": calls[EAGER_PASS]}
+    if exchanges := _balanced(rows, Collective.ALL_TO_ALL):
+        large = exchanges[-1]
+        found["exchange_latency_s"] = US * exchanges[0]["us"]
+        found["exchange_bytes_per_s"] = large["sent_bytes"][0] / (US * large["us"])
+    return found
 
 
 def collective_curves(rows: Sequence[Row], *, version: str, source: str) -> list[CollectiveCurve]:
@@ -327,21 +307,20 @@ def collective_curves(rows: Sequence[Row], *, version: str, source: str) -> list
         version: of the library.
         source: device and software.
     """
-    found = []
-    for collective in Collective:
-        balanced = _balanced(rows, collective)
-        if len(balanced) >= 2:
-            curve = CollectiveCurve(
-                collective=collective,
-                ranks=balanced[0]["ranks"],
-                domains=1,
-                size_bytes=tuple(_size_bytes(row) for row in balanced),
-                time_s=tuple(US * row["us"] for row in balanced),
-                version=version,
-                source=source,
-            )
-            found.append(curve)
-    return found
+    measured = {collective: _balanced(rows, collective) for collective in Collective}
+    return [
+        CollectiveCurve(
+            collective=collective,
+            ranks=balanced[0]["ranks"],
+            domains=1,
+            size_bytes=tuple(_size_bytes(row) for row in balanced),
+            time_s=tuple(US * row["us"] for row in balanced),
+            version=version,
+            source=source,
+        )
+        for collective, balanced in measured.items()
+        if len(balanced) >= 2
+    ]
 
 
 def _balanced(rows: Sequence[Row], collective: Collective) -> list[Row]:
@@ -367,8 +346,3 @@ def _size_bytes(row: Row) -> float:
     if row["operation"] == Collective.ALL_REDUCE.value:
         return kept
     return sent + kept if row["operation"] == Collective.ALL_TO_ALL.value else kept * row["ranks"]
-
-
-def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return median(found) if found else None

@@ -5,12 +5,10 @@ errors. It is solved again with the weights of its own predictions until errors 
 and below. What the rows do not tell stays at its starting value.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -63,8 +61,8 @@ class LookupRow:
     shards: LookupShards
     measured_s: tuple[float, float]
 
-    @staticmethod
-    def of(row: Mapping[str, Any]) -> LookupRow:
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
         """A row of ``configs/published/gpu_h200.jsonl``, or of a calibration, which was checked."""
         pooling, law = float(row["L"]), str(row["law"]).removeprefix("uniform")
         rows, exponent = int(row["rows"]), float(law[5:] or 0.0)
@@ -82,7 +80,7 @@ class LookupRow:
             row.get("clf") or 0.0,
             optimizer=Optimizer(row["opt"]),
         )
-        return LookupRow(
+        return cls(
             point=str(row["id"]),
             block=str(row["block"]),
             num_tables=int(row["T"]),

@@ -1,7 +1,5 @@
 """Fits all constants of a machine: of the stages of its training steps, operators, collectives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -224,7 +222,7 @@ def _counts(
     top = dense.layer_counts(layers.top, element)
     every = top + dense.layer_counts(layers.bottom, element)
     top[0] = every[0] = 1.0
-    num_bytes = 4.0 * (layers.bottom_parameters + layers.top_parameters)
+    num_bytes = 4.0 * sum(layers.num_parameters)
     update = np.tile(dense.update_counts(workload), (world, 1))
     return {
         "lookup_forward": forward,

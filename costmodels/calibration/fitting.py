@@ -4,8 +4,6 @@ A *count* is how often something with a constant price happens in a measured poi
 a byte or an index. A model is a sum of counts times seconds per count.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.lookup.base import LookupShards, TableColumns
 from costmodels.measured import cpu_constants as cpu
-from costmodels.uncertainty import KINDS, MACHINE
+from costmodels.topology import FITTED_KINDS
+from costmodels.uncertainty import MACHINE
 from costmodels.workload import Optimizer
 
 _ROUNDS = 4
@@ -219,7 +218,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Check what the deviations are of; the constants have checked their numbers."""
-        kinds, sigmas = (*KINDS, MACHINE), self.constants.sigmas_ratio
+        kinds, sigmas = (*FITTED_KINDS, MACHINE), self.constants.sigmas_ratio
         require(
             all(kind in kinds for kind, _ in sigmas),
             f"deviations must be of {', '.join(kinds)}: calibrate again",

@@ -4,12 +4,10 @@ A point is made without times by the functions at the end, at random, from small
 to large ones, and with times once it is measured. All seconds are processor seconds of a rank.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -111,13 +109,8 @@ def exchanges(
         kept_bytes: each rank's message to itself.
         reduced_bytes: the buffer of each rank in an all-reduce.
     """
-    kept = {
-        "all_to_all": kept_bytes,
-        "reduce_scatter": kept_bytes,
-        "all_gather": kept_bytes,
-        "all_reduce": reduced_bytes,
-    }
-    shares = [(name, 1.0, size) for name, size in kept.items()]
+    kept = dict.fromkeys(("all_to_all", "reduce_scatter", "all_gather"), kept_bytes)
+    shares = [(name, 1.0, size) for name, size in (kept | {"all_reduce": reduced_bytes}).items()]
     shares += [("all_to_all", share, 0.0) for share in (0.0, 0.2, 0.5)]
     return [
         CollectivePoint(
@@ -231,17 +224,17 @@ class MeasuringEffort:
     num_chains: int
     num_blocks: int = 3
 
-    def shared_by(self, world_size: int) -> MeasuringEffort:
+    def shared_by(self, world_size: int) -> Self:
         """The effort of each rank if there are ``world_size`` ranks.
 
         More ranks measure about as many points in all as two ranks do, so that each measures fewer.
         A rank measures at least a quarter of the points, so that it still has points of each kind.
         """
         share = min(1.0, max(2.0 / world_size, _LEAST_SHARE))
-        pooled, replicated, unpooled = (math.ceil(share * count) for count in self.num_lookups)
-        others = ("num_steps", "num_operators", "num_chains")
-        fewer = {name: math.ceil(share * getattr(self, name)) for name in others}
-        return replace(self, num_lookups=(pooled, replicated, unpooled), **fewer)
+        names = ("num_steps", "num_operators", "num_chains")
+        fewer: dict[str, Any] = {name: math.ceil(share * getattr(self, name)) for name in names}
+        fewer["num_lookups"] = tuple(math.ceil(share * count) for count in self.num_lookups)
+        return replace(self, **fewer)
 
 
 FULL = MeasuringEffort(

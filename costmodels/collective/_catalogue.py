@@ -8,21 +8,18 @@ How far to trust what is found: all spreads are 90 % spreads as in
 values have the one for small messages first and the one for large messages second.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from costmodels.collective import _curve, _law
 from costmodels.collective._curve import RINGS, Family, Found, TimeCurve
-from costmodels.collective._law import TYPICAL_EFFICIENCY, Group, Law, busiest_factor
+from costmodels.collective._law import Group, Law, busiest_factor
 from costmodels.collective.base import Basis, Confidence
-from costmodels.fabrics import FABRICS
+from costmodels.fabrics import FABRICS, UNNAMED
 from costmodels.measured.curves import Collective, CollectiveCurve
 
 _PLAUSIBLE: Final = (0.6, 1.3)
@@ -87,8 +84,12 @@ class Catalogue:
         own = confidence_of(found, group, size_bytes, measured, busiest_factor(collective, known))
         if there is None or group.domains > 1:
             return own
+        # At another site a single process of each host may have started the ranks.
         moved = np.array(size_bytes * busiest_factor(collective, group))
-        return of_another_site(own, size_bytes, float(found.table.time_s(moved)), group)
+        launched = group.per_host * _LAUNCH_S / max(float(found.table.time_s(moved)), _LAUNCH_S)
+        site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
+        spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
+        return own._replace(spread_ratio=max(spread, launched - 1.0))
 
     def _family(self, *key: *tuple[tuple[Collective, ...], Group, Group | None]) -> Family:
         """:meth:`_settled`, kept for later calls."""
@@ -225,20 +226,17 @@ class Catalogue:
         curves = best([c for c in self._curves if c.collective is collective and c.domains == 1])
         if not curves:
             return None
-        sizes = {c.ranks for c in curves}
-        by_ranks = {n: tuple(c for c in curves if c.ranks == n) for n in sizes}
+        numbers = {c.ranks for c in curves}
+        by_ranks = {n: tuple(c for c in curves if c.ranks == n) for n in numbers}
         floor_s = _law.fabric_law(collective, group).floor_s
         tables = {
-            ranks: _curve.with_floor(
-                _curve.joined(repeats, _law.bus_factor(collective, ranks)), floor_s
-            )
+            ranks: _curve.joined(repeats, _law.bus_factor(collective, ranks), floor_s)
             for ranks, repeats in by_ranks.items()
         }
         if group.ranks in tables:
             return Found(tables[group.ranks], by_ranks[group.ranks], same_shape=True)
-        return Found(
-            _curve.between(tables, collective, group.ranks, group.mesh), curves, same_shape=False
-        )
+        table = _curve.between(tables, collective, group.ranks, group.mesh)
+        return Found(table, curves, same_shape=False)
 
     def _across(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
         """The table over several domains, carried over from the nearest shape by the law.
@@ -264,19 +262,15 @@ class Catalogue:
         found = (self.find(collective, g.within_domain) for g in (here, there))
         inner = next((f.table.law for f in found if f is not None), None)
         known, law = (_law.network_law(collective, g, inner) for g in (there, here))
-        table = _curve.with_floor(
-            _curve.joined(repeats, busiest_factor(collective, there)), known.floor_s
-        )
+        table = _curve.joined(repeats, busiest_factor(collective, there), known.floor_s)
         exact = alike and nearest.shape == (group.ranks, group.domains)
         if not exact:
             table = _carried(table, known, law, same_link=alike)
         return Found(table, repeats, same_shape=exact)
 
 
-@functools.lru_cache(maxsize=32)
-def catalogue_of(curves: tuple[CollectiveCurve, ...]) -> Catalogue:
-    """The catalogue of these curves, shared by the models of one system."""
-    return Catalogue(curves)
+catalogue_of = functools.lru_cache(maxsize=32)(Catalogue)
+"""The catalogue of some curves, shared by the models of one system."""
 
 
 def _carried(table: TimeCurve, known: Law, law: Law, *, same_link: bool) -> TimeCurve:
@@ -301,7 +295,7 @@ def _carried(table: TimeCurve, known: Law, law: Law, *, same_link: bool) -> Time
 _LIKE_LINK: Final = (0.55, 1.15)
 """A network link is taken for the one that a curve was measured on if the rate that it achieves is
 within these multiples of the nominal rate there. Tuned networks achieve some 0.82 of it
-(:data:`TYPICAL_EFFICIENCY`)."""
+(:data:`costmodels.fabrics.UNNAMED`)."""
 _PRIORITY_DISTANCE: Final = 0.5
 """How far, in doublings of shape or rate, a curve of a like system counts as away for each step of
 its priority: one step decides only between curves of nearly the same shape and rate."""
@@ -332,7 +326,7 @@ def group_measured(curve: CollectiveCurve, group: Group) -> Group:
     """
     rate = group.network_rate
     if not is_on_like_link(curve, group):
-        rate = TYPICAL_EFFICIENCY * curve.network_bytes_per_s
+        rate = UNNAMED.efficiency_ratio * curve.network_bytes_per_s
     return group._replace(
         ranks=curve.ranks, per_domain=curve.ranks // curve.domains, network_rate=rate
     )
@@ -416,8 +410,7 @@ def confidence_of(
     """
     large = bool(size_bytes >= _LARGE_BYTES)
     if group.domains > 1 and all(c.domains == 1 for c in found.curves):
-        kind = FABRICS.get(group.fabric)
-        few = kind is not None and kind.num_sources < _MANY_SOURCES
+        few = FABRICS.get(group.fabric, UNNAMED).num_sources < _MANY_SOURCES
         spread = (_BY_FEW if few else _BY_LAW)[large]
         return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread)
     carried = _OTHER_SYSTEM if any(c.priority for c in found.curves) else 0.0
@@ -433,29 +426,12 @@ def confidence_of(
         spread += _ONE_CLUSTER if len(clusters) == 1 else _OTHER_CLUSTER
     smallest = min(c.size_bytes[0] for c in found.curves)
     largest = max(c.size_bytes[-1] for c in found.curves)
-    if not smallest <= size_bytes <= largest:
-        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + _OTHER_SIZE)
-    if found.other_links:
-        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread)
     basis = Basis.CALIBRATED if carried else Basis.MEASURED
+    if found.other_links:
+        basis = Basis.EXTRAPOLATED
+    if not smallest <= size_bytes <= largest:
+        basis, spread = Basis.EXTRAPOLATED, spread + _OTHER_SIZE
     return Confidence(basis=basis, spread_ratio=spread)
-
-
-def of_another_site(own: Confidence, size_bytes: float, time_s: float, group: Group) -> Confidence:
-    """The confidence in a time whose curves were measured at another site, inside one domain.
-
-    There, a single process of each host may have started the ranks.
-
-    Args:
-        own: the confidence at the site of the curves.
-        size_bytes: size as nccl-tests counts it.
-        time_s: the time.
-        group: the ranks that take part.
-    """
-    site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
-    spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
-    launched = group.per_host * _LAUNCH_S / max(time_s, _LAUNCH_S) - 1.0
-    return replace(own, spread_ratio=max(spread, launched))
 
 
 @functools.lru_cache(maxsize=256)

@@ -4,20 +4,22 @@ Measured times are made to rise with the size, repeats of a shape are joined int
 table is read between its points. All of this is done on logarithms (of seconds and of bytes).
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from costmodels.collective._law import RATIO, Group, Law, busiest_factor, fabric_growth
+from costmodels.collective import _law
+from costmodels.collective._law import HALVES, RATIO, Group, Law, busiest_factor
+from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective, CollectiveCurve
+from costmodels.topology import Topology
 
 _STEPS_PER_INTERVAL: Final = 8
 """Straight pieces between two points of a table. More follow the bend from latency to bandwidth
@@ -60,7 +62,7 @@ class TimeCurve:
         self.corners, self.corner_time = fine or _refined(log_bytes, log_time)
 
     @classmethod
-    def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> TimeCurve:
+    def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> Self:
         """A table whose points are its corners: straight lines join them."""
         return cls(log_bytes, log_time, (log_bytes, log_time))
 
@@ -80,7 +82,7 @@ class TimeCurve:
         return Law(math.exp(float(self.corner_time[0])), rate)
 
     @cached_property
-    def subadditive(self) -> TimeCurve:
+    def subadditive(self) -> Self:
         """The greatest table not above this one whose time per byte never rises with size.
 
         By such a table, two messages never take less time than one message with the bytes of both.
@@ -90,9 +92,9 @@ class TimeCurve:
         least = np.minimum.accumulate(rate)
         if np.array_equal(rate, least):
             return self
-        return TimeCurve(self.log_bytes, self.log_time, (self.corners, self.corners + least))
+        return type(self)(self.log_bytes, self.log_time, (self.corners, self.corners + least))
 
-    def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> TimeCurve:
+    def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> Self:
         """The table on other links.
 
         Bytes count by the new rate. If the floor grows, its growth is added to the time of every
@@ -111,20 +113,20 @@ class TimeCurve:
         beyond = self.corners[-1] + np.log(2.0) * np.arange(1, _DOUBLINGS_BEYOND)
         fine = np.append(self.corners, beyond)
         times = np.log(np.exp(self.log_time_at(fine)) + added)
-        return TimeCurve.of_line(fine + wider, np.maximum.accumulate(times))
+        return self.of_line(fine + wider, np.maximum.accumulate(times))
 
-    def shifted(self, wider: float, slower: float = 0.0) -> TimeCurve:
+    def shifted(self, wider: float, slower: float = 0.0) -> Self:
         """The table with these numbers added to all logarithms of bytes and of seconds."""
         fine = self.corners + wider, self.corner_time + slower
-        return TimeCurve(self.log_bytes + wider, self.log_time + slower, fine)
+        return type(self)(self.log_bytes + wider, self.log_time + slower, fine)
 
-    def moved(self, law: Law) -> TimeCurve:
+    def moved(self, law: Law) -> Self:
         """A table of the same shape with the floor and the rate of ``law``."""
         slower = math.log(law.floor_s / self.law.floor_s)
         return self.shifted(slower + math.log(law.rate / self.law.rate), slower)
 
 
-def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
+def joined(curves: Sequence[CollectiveCurve], factor: float, floor_s: float) -> TimeCurve:
     """One table from repeats of a shape: their weighted geometric mean at every measured size.
 
     Newer versions of the library have more weight.
@@ -132,6 +134,7 @@ def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
     Args:
         curves: curves of one collective in one shape.
         factor: bytes on the busiest link per byte of size.
+        floor_s: seconds without bytes, where no curve shows them.
     """
     log_sizes = np.unique(np.log(np.concatenate([c.size_bytes for c in curves])))
     total, weights = np.zeros_like(log_sizes), np.zeros_like(log_sizes)
@@ -141,7 +144,7 @@ def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
         times = TimeCurve(own_sizes, own_times).log_time_at(log_sizes)
         total += covered * weight * times
         weights += covered * weight
-    return TimeCurve(log_sizes + math.log(factor), _isotonic(total / weights))
+    return with_floor(TimeCurve(log_sizes + math.log(factor), _isotonic(total / weights)), floor_s)
 
 
 def with_floor(table: TimeCurve, floor_s: float) -> TimeCurve:
@@ -190,7 +193,8 @@ def between(
     known = sorted(tables)
     upper = min(max(bisect.bisect_right(known, ranks), 1), len(known) - 1)
     high = tables[known[upper]]
-    floor_growth, rate_growth = fabric_growth(collective, known[upper], ranks, mesh)
+    wanted = np.array(_law.fabric_scale(collective, ranks, mesh))
+    floor_growth, rate_growth = wanted / _law.fabric_scale(collective, known[upper], mesh)
     if len(known) == 1:
         return high.moved(Law(high.law.floor_s * floor_growth, high.law.rate * rate_growth))
     below, above = known[upper - 1], known[upper]
@@ -245,11 +249,9 @@ def cleaned(log_time: FloatArray) -> FloatArray:
 
 def _weights(curves: Sequence[CollectiveCurve]) -> list[float]:
     """The weight of each curve: 1 for the newest and for unknown versions, half for each older."""
-    versions = sorted({_version(c.version) for c in curves} - {()}, reverse=True)
-    return [
-        _OLDER_VERSION_WEIGHT ** versions.index(_version(c.version)) if _version(c.version) else 1.0
-        for c in curves
-    ]
+    versions = [_version(c.version) for c in curves]
+    newest_first = sorted({*versions} - {()}, reverse=True)
+    return [_OLDER_VERSION_WEIGHT ** newest_first.index(v) if v else 1.0 for v in versions]
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -311,8 +313,6 @@ def _refined(x: FloatArray, y: FloatArray) -> _Line:
 #
 # A *family* is a set of collectives whose tables have to fit together.
 
-HALVES: Final = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-"""The collectives that together do what an all-reduce does."""
 RINGS: Final = (*HALVES, Collective.ALL_REDUCE)
 """The family of an all-reduce and its halves."""
 
@@ -485,3 +485,124 @@ def _table(
     """The table with these logarithms of seconds at logarithms of sizes, made to rise."""
     log_bytes = log_sizes + math.log(busiest_factor(collective, group))
     return TimeCurve.of_line(log_bytes, np.maximum.accumulate(log_time))
+
+
+# ------------------ model
+
+Timed = Law | TimeCurve
+"""Seconds over bytes on the busiest link: by the law of links, or as measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel(AbstractCollectiveModel):
+    """The model ``ramp``, with what a model that knows better times replaces.
+
+    The growing part of a collective is bytes over the best rate of the busiest link.
+    """
+
+    def timed(self, kind: Collective, topology: Topology, *, within_host: bool = False) -> Timed:
+        """The time of a collective over all ranks, or over those of one host."""
+        return _law.law_of(kind, _law.group_of(topology, within_host=within_host))
+
+    def exchanged(
+        self, send: FloatArray, topology: Topology
+    ) -> tuple[Timed | None, Timed | None, float]:
+        """The time of an all-to-all on the fabric and on the network, which work side by side.
+
+        A time is None if the group does not use these links, or if nothing tells their time. The
+        third are the seconds that messages of any size take longer on the fabric.
+
+        Args:
+            send: ``[..., R, NUM_LEVELS]`` bytes, as in :meth:`all_to_all`.
+            topology: the system.
+        """
+        group, kind = _law.group_of_peers(send, topology), Collective.ALL_TO_ALL
+        inside = _law.law_of(kind, group.within_domain) if group.per_domain > 1 else None
+        across = _law.law_of(kind, group) if group.domains > 1 else None
+        return inside, across, group.network_latency_s * (group.domains > 1)
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Seconds of an empty all-to-all."""
+        if ranks <= 1:
+            return 0.0
+        within = not across_hosts and ranks == topology.local_world_size
+        return self.timed(Collective.ALL_TO_ALL, topology, within_host=within).law.floor_s
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Bytes over the best rates of fabric and network."""
+        seconds = np.zeros(send.shape[:-1])
+        for timed, num_bytes, _ in self._sides(send, receive, topology):
+            seconds = np.maximum(seconds, num_bytes / timed.law.rate)
+        return seconds
+
+    def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """The slower of fabric and network at the bytes of each rank."""
+        seconds = np.zeros(send.shape[:-1])
+        for timed, num_bytes, longer_s in self._sides(send, receive, topology):
+            seconds = np.maximum(seconds, timed.time_s(num_bytes) + longer_s)
+        return seconds
+
+    def _sides(
+        self, send: FloatArray, receive: FloatArray, topology: Topology
+    ) -> Iterator[tuple[Timed, FloatArray, float]]:
+        """Time, bytes and further seconds of fabric and network, if the group uses them."""
+        inside, across, longer_s = self.exchanged(send, topology)
+        sizes = _law.busiest_bytes(send, receive, topology, _law.group_of_peers(send, topology))
+        for timed, num_bytes, more_s in zip((inside, across), sizes, (longer_s, 0.0), strict=True):
+            if timed is not None:
+                yield timed, num_bytes, more_s
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Bytes over the better of the best rates of reduce-scatter and all-gather."""
+        return self._grown(HALVES, num_bytes, topology, within_host=within_host)
+
+    def all_reduce(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """Bytes over the best rate of an all-reduce."""
+        return self._grown((Collective.ALL_REDUCE,), num_bytes, topology, within_host=within_host)
+
+    def _grown(
+        self,
+        kinds: Sequence[Collective],
+        num_bytes: FloatArray,
+        topology: Topology,
+        *,
+        within_host: bool,
+    ) -> FloatArray:
+        rate = max(self.timed(k, topology, within_host=within_host).law.rate for k in kinds)
+        ranks = _law.group_of(topology, within_host=within_host).ranks
+        return np.asarray(num_bytes * (_law.bus_factor(kinds[0], ranks) / rate))
+
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """No less than inside one domain, where both halves of an all-reduce agree with it.
+
+        A ring over a single domain takes at least two fifths of the all-reduce of the same buffer,
+        and the all-reduce at least 1 / 1.3 times as long as the reduce-scatter and the all-gather.
+        """
+        group, whole = _law.group_of(topology, within_host=within_host), Collective.ALL_REDUCE
+        is_whole = kind is whole
+        own, other = (whole, HALVES[0]) if is_whole else (HALVES[0], whole)
+        own_s = _least_s(own, num_bytes, group)
+        if group.domains > 1:
+            return own_s
+        least_ratio = 2.0 / RATIO[1] if is_whole else 0.5 * RATIO[0]
+        return np.maximum(own_s, least_ratio * _least_s(other, num_bytes, group))
+
+    def subadditive(self) -> AbstractCollectiveModel:
+        """The model itself, because under its laws the time per byte never rises with size."""
+        return self
+
+
+def _least_s(collective: Collective, num_bytes: FloatArray, group: Group) -> FloatArray:
+    """Seconds ``[...]`` of buffers in a group; no less than inside one domain."""
+    parts = [part for part in (group.within_domain, group) if part.ranks > 1]
+    times = (
+        _law.law_of(collective, p).time_s(num_bytes * _law.bus_factor(collective, p.ranks))
+        for p in parts
+    )
+    return functools.reduce(np.maximum, times, np.zeros_like(num_bytes))

@@ -16,25 +16,18 @@ within 6 %, both below and above 1 MiB. Networks of a named kind have a law of t
 A :class:`Group` is the ranks that take part in a collective, and the links between them.
 """
 
-from __future__ import annotations
-
+import functools
 import math
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from costmodels.collective.base import LinkLevel
 from costmodels.datatypes import FloatArray
-from costmodels.fabrics import FABRICS, half_size_of, protocol_of
+from costmodels.fabrics import FABRICS, UNNAMED, half_size_of
 from costmodels.measured.curves import Collective
 from costmodels.topology import Links, Topology
 
-TYPICAL_EFFICIENCY: Final = 0.82
-"""Achieved over nominal rate of a network of no named kind: what all-gathers and all-reduces over
-two hosts reach on tuned networks."""
-_TYPICAL_LATENCY_S: Final = 25e-6
-"""Latency of a network of no named kind. The shipped systems of GPUs with such a network have 25 or
-30 us, except the one that has TorchRec's defaults."""
 _FABRIC_LATENCY_S: Final = 10e-6
 """Latency of the links inside a domain where no curve tells it. The shipped systems whose hosts
 have NVLink have 8 to 17 us."""
@@ -82,7 +75,7 @@ class Group(NamedTuple):
         return -(-self.ranks // self.per_domain)
 
     @property
-    def within_domain(self) -> Group:
+    def within_domain(self) -> Self:
         """The group of the members of one domain."""
         return self._replace(ranks=self.per_domain)
 
@@ -91,13 +84,13 @@ class Group(NamedTuple):
         """How many domains the group spans; if it lies inside one domain, how many hosts."""
         return self.domains if self.domains > 1 else -(-self.ranks // self.per_host)
 
-    def on_network_of(self, other: Group) -> Group:
+    def on_network_of(self, other: Self) -> Self:
         """The same ranks with their own fabric, on the network of another group."""
         network = ("fabric", "pod_ranks", "oversubscription")
         names = [n for n in self._fields if n.startswith("network_") or n in network]
         return self._replace(**{name: getattr(other, name) for name in names})
 
-    def of_units(self, units: int) -> Group:
+    def of_units(self, units: int) -> Self:
         """A group with another number of :attr:`units`, each with as many ranks as here."""
         if self.domains > 1:
             return self._replace(ranks=units * self.per_domain)
@@ -166,8 +159,7 @@ def at_typical_latency(group: Group) -> Group:
     floor of the measured shape by a larger factor than that of the wanted shape, while the measured
     floor stays as it is.
     """
-    kind = FABRICS.get(group.fabric)
-    startup_s = kind.startup_s if kind is not None else _TYPICAL_LATENCY_S
+    startup_s = FABRICS.get(group.fabric, UNNAMED).startup_s
     return group._replace(fabric_latency_s=_FABRIC_LATENCY_S, network_latency_s=startup_s)
 
 
@@ -179,11 +171,11 @@ def on_usual_link(group: Group, nominal_rate: float) -> Group:
         nominal_rate: nominal rate of one rank's share of the network cards, in bytes per second and
             direction.
     """
-    kind = FABRICS.get(group.fabric)
-    rate = nominal_rate * (kind.efficiency_ratio if kind is not None else TYPICAL_EFFICIENCY)
+    kind = FABRICS.get(group.fabric, UNNAMED)
+    rate = nominal_rate * kind.efficiency_ratio
     return at_typical_latency(group)._replace(
         network_rate=rate,
-        network_half_bytes=half_size_of(kind.protocol_s, rate) if kind is not None else 0.0,
+        network_half_bytes=half_size_of(kind.protocol_s, rate),
         pod_ranks=0,
         oversubscription=1.0,
     )
@@ -243,7 +235,8 @@ the kernel. A ring over several domains takes these steps once in each domain. S
 ALCF Polaris and Sophia over 2 to 540 hosts show 0.3 to 0.8."""
 UNNAMED_RATIO: Final = 0.5
 """Hops over a network of no named kind that stand for one start-up of a network of a named kind."""
-_RINGS: Final = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+HALVES: Final = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+"""The collectives that together do what an all-reduce does."""
 _PIPELINES: Final = {
     Collective.ALL_TO_ALL: 1.0,
     Collective.ALL_GATHER: 2.5,
@@ -282,6 +275,11 @@ class Law(NamedTuple):
             lost = np.divide(x, x + self.protocol_s, out=np.zeros_like(x), where=x > 0.0)
             return np.asarray(self.floor_s + x + self.protocol_s * np.sqrt(lost))
         return np.asarray((self.floor_s**_SOFTNESS + x**_SOFTNESS) ** (1.0 / _SOFTNESS))
+
+    @property
+    def law(self) -> Self:
+        """The law itself."""
+        return self
 
 
 def crowding(collective: Collective, group: Group) -> float:
@@ -382,18 +380,11 @@ def longer_s(collective: Collective, there: Group, here: Group) -> float:
 def fabric_law(collective: Collective, group: Group) -> Law:
     """The law of a collective between the members of one domain of the group."""
     ranks = group.per_domain
-    floor, rate = _fabric_scale(collective, ranks, group.mesh)
+    floor, rate = fabric_scale(collective, ranks, group.mesh)
     return Law(max(floor * group.fabric_latency_s, _SMALLEST_FLOOR_S), group.fabric_rate * rate)
 
 
-def fabric_growth(collective: Collective, known: int, ranks: int, mesh: int) -> tuple[float, float]:
-    """Factors on floor and rate from ``known`` to ``ranks`` ranks in a domain."""
-    floor, rate = _fabric_scale(collective, ranks, mesh)
-    known_floor, known_rate = _fabric_scale(collective, known, mesh)
-    return floor / known_floor, rate / known_rate
-
-
-def _fabric_scale(collective: Collective, ranks: int, mesh: int) -> tuple[float, float]:
+def fabric_scale(collective: Collective, ranks: int, mesh: int) -> tuple[float, float]:
     """Floor over the latency of the fabric, and rate over the rate of the fabric.
 
     Some ranks of a mesh reach only the links between them.
@@ -444,7 +435,7 @@ def _network_floor_s(
         fabric: the law of the collective inside a domain.
     """
     inside = fabric.floor_s
-    if collective in _RINGS:
+    if collective in HALVES:
         inside *= 1.0 + _STEPS_RATIO * (group.domains - 1.0)
     startups = crossings(collective, group)
     if not group.fabric:
@@ -457,8 +448,8 @@ def _network_floor_s(
     if group.per_domain == 1:
         inside = 0.0
     floor = max(inside + startups * group.network_latency_s, _SMALLEST_FLOOR_S)
-    message_s = protocol_of(group.network_half_bytes, group.network_rate)
-    rounds = 0.5 * group.domains if collective in _RINGS else math.ceil(math.log2(group.domains))
+    message_s = group.network_half_bytes / half_size_of(1.0, group.network_rate)
+    rounds = 0.5 * group.domains if collective in HALVES else math.ceil(math.log2(group.domains))
     return floor, rounds * _PIPELINES[collective] * message_s
 
 
@@ -469,8 +460,25 @@ def crossings(collective: Collective, group: Group) -> float:
     rank of another domain. An all-reduce runs along a tree, which becomes one step deeper with each
     doubling of the domains.
     """
-    if collective in _RINGS:
+    if collective in HALVES:
         return float(group.domains)
     if collective is Collective.ALL_TO_ALL:
         return max(_FIRST_CROSSING, (group.ranks - group.per_domain) / _PEERS_PER_STARTUP)
     return _FIRST_CROSSING + math.ceil(math.log2(group.domains)) - 1.0
+
+
+@functools.lru_cache(maxsize=4096)
+def law_of(collective: Collective, group: Group) -> Law:
+    """The law of a collective in a group, of which nothing was measured."""
+    if group.domains == 1:
+        return fabric_law(collective, group)
+    law = network_law(collective, group)
+    if group.fabric:
+        return law
+    # No curve says how much of the latency one hop takes: here each hop takes all of it, and there
+    # are at least as many hops as rounds in which every domain can be reached.
+    inside_s = 0.5 * group.network_latency_s
+    if group.per_domain > 1:
+        inside_s = fabric_law(collective, group).floor_s
+    hops = max(num_steps(collective, group.domains), UNNAMED_RATIO * crossings(collective, group))
+    return law._replace(floor_s=inside_s + hops * group.network_latency_s)

@@ -1,14 +1,12 @@
 """``alpha_beta``: latency plus bytes over bandwidth, per link level."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
 from costmodels.collective._law import crowding, group_of, group_of_peers, is_pcie
-from costmodels.collective.base import AbstractCollectiveModel, LinkLevel, analytic_spread_ratio
+from costmodels.collective.base import AbstractCollectiveModel, LinkLevel
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
@@ -49,18 +47,15 @@ class AlphaBeta(AbstractCollectiveModel):
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """The seconds of each rank's busiest link."""
-        busiest = np.maximum(send, receive)
-        reached = topology.host_link.reached_ratio(topology.local_world_size)
-        fabric_s = (
-            busiest[..., LinkLevel.HOST] / (topology.host_link.bandwidth_bytes_per_s * reached)
-            + busiest[..., LinkLevel.DOMAIN] / topology.domain_link.bandwidth_bytes_per_s
-        )
+        host, busiest = topology.host_link, np.maximum(send, receive)
+        reached = host.bandwidth_bytes_per_s * host.reached_ratio(topology.local_world_size)
+        fabric_s = busiest[..., LinkLevel.HOST] / reached
+        fabric_s += busiest[..., LinkLevel.DOMAIN] / topology.domain_link.bandwidth_bytes_per_s
         network = busiest[..., LinkLevel.NETWORK]
-        fabric_rate = topology.host_link.bandwidth_bytes_per_s
         network_s = network / topology.network_link.bandwidth_bytes_per_s
         network_s = network_s * crowding(Collective.ALL_TO_ALL, group_of_peers(send, topology))
-        if is_pcie(fabric_rate):
-            fabric_s = fabric_s + network / fabric_rate
+        if is_pcie(host.bandwidth_bytes_per_s):
+            fabric_s = fabric_s + network / host.bandwidth_bytes_per_s
         return np.maximum(fabric_s, network_s)
 
     def reduce_scatter(
@@ -78,7 +73,3 @@ class AlphaBeta(AbstractCollectiveModel):
             network_rate = topology.network_link.bandwidth_bytes_per_s / slower
             bandwidth = min(bandwidth, domain * network_rate)
         return np.asarray(num_bytes * ((members - 1) / members) / bandwidth)
-
-    def plan_spread_ratio(self, topology: Topology) -> float:
-        """The spread of a time that follows from the rates of links alone."""
-        return analytic_spread_ratio(topology)

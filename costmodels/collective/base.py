@@ -12,16 +12,14 @@ search needs it to prove a bound.
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from costmodels import discovery
 from costmodels.datatypes import FloatArray
 from costmodels.discovery import asking
 from costmodels.measured.curves import Collective
@@ -65,14 +63,6 @@ _NETWORK_SPREAD: Final = 1.6
 """The same spread over several domains, if there is no curve inside a domain either."""
 
 
-def analytic_spread_ratio(topology: Topology) -> float:
-    """90 % spread of a collective over all ranks if nothing was measured; 0 for a single rank."""
-    if topology.world_size == 1:
-        return 0.0
-    crosses = topology.world_size > topology.domain_size
-    return _NETWORK_SPREAD if crosses else _SPREAD
-
-
 class LinkLevel(IntEnum):
     """Levels of links by which one rank reaches another, the innermost first.
 
@@ -104,8 +94,7 @@ class Basis(StrEnum):
     EXTRAPOLATED = "extrapolated"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confidence:
+class Confidence(NamedTuple):
     """What a time rests on, and its 90 % interval.
 
     Attributes:
@@ -226,15 +215,16 @@ class AbstractCollectiveModel(ABC):
             topology: the system.
         """
         del collective, size_bytes
-        return Confidence(basis=Basis.ANALYTIC, spread_ratio=analytic_spread_ratio(topology))
+        spread = _NETWORK_SPREAD if topology.world_size > topology.domain_size else _SPREAD
+        spread *= topology.world_size > 1
+        return Confidence(basis=Basis.ANALYTIC, spread_ratio=spread)
 
-    def plan_spread_ratio(self, topology: Topology) -> float | None:
-        """90 % spread (as in :class:`Confidence`) of the exchanges of a plan.
+    def plan_spread_ratio(self, topology: Topology) -> float:
+        """90 % spread of the exchanges of a plan: of an all-to-all of 16 MiB over all ranks.
 
-        None if the model does not know it.
+        So many bytes of pooled embeddings a rank sends for some thousand samples.
         """
-        del topology
-        return None
+        return self.confidence(Collective.ALL_TO_ALL, 16.0 * 2**20, topology).spread_ratio
 
     def remarks(self, topology: Topology) -> tuple[str, ...]:
         """What users should know about the times on this system, in whole sentences."""
@@ -281,12 +271,6 @@ class GrowingPart(Wrapping):
         """Always 0."""
         del topology, ranks, across_hosts
         return 0.0
-
-
-def default_model() -> AbstractCollectiveModel:
-    """A model that needs nothing but the latencies and rates of links (``ramp``)."""
-    package = importlib.import_module("costmodels.collective")
-    return discovery.load(package, "ramp", AbstractCollectiveModel)()
 
 
 def balanced_s(

@@ -1,14 +1,13 @@
 """``hierarchical``: an all-to-all in two steps, inside the scale-up domains and between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
 
-from costmodels.collective.base import AbstractCollectiveModel, LinkLevel, Wrapping, default_model
+from costmodels.collective._curve import LinkModel
+from costmodels.collective.base import AbstractCollectiveModel, LinkLevel, Wrapping
 from costmodels.datatypes import FloatArray
 from costmodels.discovery import asking
 from costmodels.topology import Topology
@@ -36,11 +35,10 @@ class Hierarchical(Wrapping):
         Luo et al. 2024 (arXiv 2403.00877): disaggregated multi-tower, hierarchical exchange
     """
 
-    inner: AbstractCollectiveModel = field(default_factory=default_model)
+    inner: AbstractCollectiveModel = field(default_factory=LinkModel)
 
     buffer_s = asking("buffer_s")
     confidence = asking("confidence")
-    plan_spread_ratio = asking("plan_spread_ratio")
     remarks = asking("remarks")
 
     @property

@@ -1,29 +1,23 @@
 """``measured``: measured curves where there are some, and another model where there are none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import Final, final
+from typing import Self, final
 
 import numpy as np
 
 from costmodels.collective._catalogue import Catalogue, catalogue_of
-from costmodels.collective._curve import HALVES, Found, TimeCurve
-from costmodels.collective._law import Group, bus_factor, busiest_bytes, group_of, group_of_peers
-from costmodels.collective.base import AbstractCollectiveModel, Confidence, default_model
+from costmodels.collective._curve import Found, LinkModel, TimeCurve, Timed
+from costmodels.collective._law import Law, bus_factor, group_of, group_of_peers
+from costmodels.collective.base import Confidence
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective, CollectiveCurve
-from costmodels.topology import Links, Topology
+from costmodels.topology import Link, Links, Topology
 from costmodels.units import format_rate, format_time
-
-_TYPICAL_BYTES: Final = 16.0 * 2**20
-"""The size of an all-to-all by which the spread of a plan's exchanges is taken. It is that of the
-pooled embeddings that a rank sends for some thousand samples."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured(AbstractCollectiveModel):
+class Measured(LinkModel):
     """Seconds over bytes on the busiest link, from one measured curve per collective and shape.
 
     Repeats of a shape are joined, with more weight on newer libraries. Times are made to rise with
@@ -38,7 +32,6 @@ class Measured(AbstractCollectiveModel):
 
     Args:
         curves: curves of this system (priority 0) and of like systems (higher priorities).
-        otherwise: prices the collectives that no curve covers.
         is_subadditive: whether each curve is replaced by the greatest one not above it whose time
             per byte never rises with size, as bounds need it.
         measured_on: the links that the curves hold for. On a system with other links they are
@@ -50,7 +43,6 @@ class Measured(AbstractCollectiveModel):
     """
 
     curves: tuple[CollectiveCurve, ...] = ()
-    otherwise: AbstractCollectiveModel = field(default_factory=default_model)
     is_subadditive: bool = False
     measured_on: Links | None = None
     _catalogue: Catalogue = field(init=False, repr=False, compare=False)
@@ -59,104 +51,75 @@ class Measured(AbstractCollectiveModel):
         """Index the curves."""
         object.__setattr__(self, "_catalogue", catalogue_of(self.curves))
 
-    # -- growing part ---------------------------------------------------------------------------
-
-    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
-        """Seconds of an empty all-to-all."""
-        if ranks <= 1:
-            return 0.0
-        within = not across_hosts and ranks == topology.local_world_size
-        found = self._find(Collective.ALL_TO_ALL, topology, within_host=within)
-        if found is None:
-            return self.otherwise.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)
-        return found.table.law.floor_s
-
-    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """Bytes over the best rate of the curve, on fabric and network side by side."""
-        sides = self._sides(send, receive, topology)
-        if sides is None:
-            return self.otherwise.all_to_all(send, receive, topology)
-        seconds = np.zeros(send.shape[:-1])
-        for num_bytes, table in sides:
-            if table is not None:
-                seconds = np.maximum(seconds, num_bytes / table.law.rate)
-        return seconds
-
-    def reduce_scatter(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """Bytes over the better of the best rates of reduce-scatter and all-gather."""
-        rate = self._best_rate(HALVES, topology, within_host=within_host)
-        if not rate:
-            return self.otherwise.reduce_scatter(num_bytes, topology, within_host=within_host)
-        ranks = group_of(topology, within_host=within_host).ranks
-        return np.asarray(num_bytes * (bus_factor(Collective.REDUCE_SCATTER, ranks) / rate))
-
-    def all_reduce(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """Bytes over the best rate of the curve of all-reduce."""
-        rate = self._best_rate((Collective.ALL_REDUCE,), topology, within_host=within_host)
-        if not rate:
-            return self.otherwise.all_reduce(num_bytes, topology, within_host=within_host)
-        ranks = group_of(topology, within_host=within_host).ranks
-        return np.asarray(num_bytes * (bus_factor(Collective.ALL_REDUCE, ranks) / rate))
-
     # -- times ----------------------------------------------------------------------------------
 
-    def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """The curves at the bytes of each rank, on fabric and network side by side."""
-        sides = self._sides(send, receive, topology)
-        if sides is None:
-            return self.otherwise.all_to_all_s(send, receive, topology)
-        (fabric, inside), (network, across) = sides
-        seconds = np.zeros_like(fabric)
-        if inside is not None:
-            group, there = self._peers(send, topology)
-            hop_s = max(group.network_latency_s - there.network_latency_s, 0.0)
-            seconds = self._read(inside, fabric) + hop_s * (group.domains > 1)
-        if across is not None:
-            seconds = np.maximum(seconds, self._read(across, network))
-        return seconds
+    def timed(self, kind: Collective, topology: Topology, *, within_host: bool = False) -> Timed:
+        """The curve of a collective, or the law of its links if none is known."""
+        group = group_of(topology, within_host=within_host)
+        there = group_of(topology, within_host=within_host, links=self.measured_on)
+        found = self._catalogue.find(kind, group, there)
+        return self._table(found) or LinkModel.timed(self, kind, topology, within_host=within_host)
+
+    def exchanged(
+        self, send: FloatArray, topology: Topology
+    ) -> tuple[Timed | None, Timed | None, float]:
+        """Curves of fabric and network; laws of links for both if no curve tells the whole time."""
+        group = group_of_peers(send, topology)
+        there = group_of_peers(send, topology, self.measured_on)
+        kind, find = Collective.ALL_TO_ALL, self._catalogue.find
+        found = [find(kind, group.within_domain, there.within_domain)]
+        found += [find(kind, group, there) if group.domains > 1 else None]
+        if found[group.domains > 1] is None:
+            return LinkModel.exchanged(self, send, topology)
+        inside, across = map(self._table, found)
+        longer_s = max(group.network_latency_s - there.network_latency_s, 0.0)
+        return inside, across, longer_s * (group.domains > 1)
 
     def buffer_s(
         self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """Seconds by the curve of the collective."""
+        timed = self.timed(kind, topology, within_host=within_host)
+        if isinstance(timed, Law):
+            return LinkModel.buffer_s(self, kind, num_bytes, topology, within_host=within_host)
         ranks = group_of(topology, within_host=within_host).ranks
-        if ranks <= 1:
-            return np.zeros_like(num_bytes)
-        found = self._find(kind, topology, within_host=within_host)
-        if found is None:
-            return self.otherwise.buffer_s(kind, num_bytes, topology, within_host=within_host)
-        return self._read(found.table, np.asarray(num_bytes) * bus_factor(kind, ranks))
+        return timed.time_s(np.asarray(num_bytes) * bus_factor(kind, ranks))
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology
     ) -> Confidence:
         """Measured inside the range of a curve, extrapolated for other shapes, sizes and links."""
-        group, there = self._groups(topology)
+        group, then = group_of(topology), self.measured_on
+        there = group_of(topology, links=then) if then else None
         known = self._catalogue.confidence(collective, group, size_bytes, there)
-        return known or self.otherwise.confidence(collective, size_bytes, topology)
-
-    def plan_spread_ratio(self, topology: Topology) -> float | None:
-        """The spread of an all-to-all of 16 MiB over all ranks; 0 for a single rank."""
-        if topology.world_size == 1:
-            return 0.0
-        return self.confidence(Collective.ALL_TO_ALL, _TYPICAL_BYTES, topology).spread_ratio
+        return known or LinkModel.confidence(self, collective, size_bytes, topology)
 
     def remarks(self, topology: Topology) -> tuple[str, ...]:
         """Says which links differ from those that the curves were measured on."""
-        then = self.measured_on
+        then, now = self.measured_on, topology.links
         if topology.world_size == 1:
             return ()
         if then is None:
-            return self._remarks_on_own_curves(topology)
+            # Curves without known links may have been measured over another network than this one.
+            rates = self._catalogue.rates_of_other_links(group_of(topology))
+            measured = " and ".join(map(format_rate, rates))
+            own = format_rate(now.network.bandwidth_bytes_per_s)
+            text = (
+                f"links.network.bandwidth is {own}, and the curves of collectives were measured "
+                f"over network links of {measured}: times between hosts are carried over from the "
+                "nearest curve, so that a faster network may seem slower"
+            )
+            return (text,) if rates else ()
         world, domain, local = topology.world_size, topology.domain_size, topology.local_world_size
-        same_kind = topology.network_link.fabric == then.network.fabric
         crossed = ["host", *["domain"] * (min(domain, world) > local)]
-        crossed += ["network"] * (world > domain and same_kind)
-        told = [text for name in crossed for text in _changed(name, then, topology.links)]
+        crossed += ["network"] * (world > domain and now.network.fabric == then.network.fabric)
+        told = [
+            f"links.{level}.{key} is {text} instead of {before[key]}"
+            for level in crossed
+            for before in [_shown(getattr(then, level))]
+            for key, text in _shown(getattr(now, level)).items()
+            if text != before[key]
+        ]
         if not told:
             return ()
         return (
@@ -164,84 +127,22 @@ class Measured(AbstractCollectiveModel):
             f"extrapolated: {', '.join(told)} on the machine they were measured on",
         )
 
-    def subadditive(self) -> Measured:
+    def subadditive(self) -> Self:
         """The model whose curves are lowered where their time per byte rises with size."""
-        return replace(self, otherwise=self.otherwise.subadditive(), is_subadditive=True)
+        return replace(self, is_subadditive=True)
 
     # -- private --------------------------------------------------------------------------------
 
-    def _remarks_on_own_curves(self, topology: Topology) -> tuple[str, ...]:
-        """Says if curves without known links were measured over another network than this one."""
-        rates = self._catalogue.rates_of_other_links(group_of(topology))
-        if not rates:
-            return ()
-        own = format_rate(topology.network_link.bandwidth_bytes_per_s)
-        return (
-            f"links.network.bandwidth is {own}, and the curves of collectives were measured over "
-            f"network links of {' and '.join(map(format_rate, rates))}: times between hosts are "
-            "carried over from the nearest curve, so that a faster network may seem slower",
-        )
-
-    def _read(self, table: TimeCurve, num_bytes: FloatArray) -> FloatArray:
-        """Seconds for bytes on the busiest link."""
-        return (table.subadditive if self.is_subadditive else table).time_s(num_bytes)
-
-    def _find(
-        self, collective: Collective, topology: Topology, *, within_host: bool
-    ) -> Found | None:
-        """The table of a collective over all ranks or those of one host; None if none is known."""
-        return self._catalogue.find(collective, *self._groups(topology, within_host=within_host))
-
-    def _groups(
-        self, topology: Topology, *, within_host: bool = False
-    ) -> tuple[Group, Group | None]:
-        """The ranks on the links of the system, and on those of the curves if these differ."""
-        then = self.measured_on
-        there = group_of(topology, within_host=within_host, links=then) if then else None
-        return group_of(topology, within_host=within_host), there
-
-    def _best_rate(
-        self, kinds: tuple[Collective, ...], topology: Topology, *, within_host: bool
-    ) -> float:
-        """The best rate of the curves of some collectives; 0 if none is known."""
-        found = [self._find(kind, topology, within_host=within_host) for kind in kinds]
-        return max((f.table.law.rate for f in found if f is not None), default=0.0)
-
-    def _peers(self, send: FloatArray, topology: Topology) -> tuple[Group, Group]:
-        """The ranks of an all-to-all, on the links of the system and on those of the curves."""
-        return group_of_peers(send, topology), group_of_peers(send, topology, self.measured_on)
-
-    def _sides(
-        self, send: FloatArray, receive: FloatArray, topology: Topology
-    ) -> tuple[tuple[FloatArray, TimeCurve | None], ...] | None:
-        """Bytes and table of an all-to-all on the fabric and on the network.
-
-        A table is None if the group does not use these links, or if no curve tells its time. All is
-        None if :attr:`otherwise` has to price the all-to-all.
-        """
-        group, there = self._peers(send, topology)
-        kind, find = Collective.ALL_TO_ALL, self._catalogue.find
-        found = [find(kind, group.within_domain, there.within_domain)]
-        found += [find(kind, group, there) if group.domains > 1 else None]
-        if found[group.domains > 1] is None:
+    def _table(self, found: Found | None) -> TimeCurve | None:
+        if found is None:
             return None
-        tables = (f.table if f is not None else None for f in found)
-        return tuple(zip(busiest_bytes(send, receive, topology, group), tables, strict=True))
+        return found.table.subadditive if self.is_subadditive else found.table
 
 
-def _changed(level: str, then: Links, now: Links) -> list[str]:
-    """How a level of links differs from the one that was measured, in words; empty if not."""
-    measured, link = getattr(then, level), getattr(now, level)
-    told = [
-        f"links.{level}.{key} is {words(getattr(link, name))} instead of "
-        f"{words(getattr(measured, name))}"
-        for key, name, words in (
-            ("bandwidth", "bandwidth_bytes_per_s", format_rate),
-            ("latency", "latency_s", format_time),
-        )
-        if getattr(link, name) != getattr(measured, name)
-    ]
-    pods, known = ((x.pod_hosts, x.oversubscription_ratio) for x in (link, measured))
-    if pods != known:
-        told.append(f"links.{level}.pods is (hosts, oversubscription) {pods} instead of {known}")
-    return told
+def _shown(link: Link) -> dict[str, str]:
+    """The keys of a link that messages compare, with their values in words."""
+    return {
+        "bandwidth": format_rate(link.bandwidth_bytes_per_s),
+        "latency": format_time(link.latency_s),
+        "pods": f"{link.pod_hosts} hosts (oversubscription {link.oversubscription_ratio:g})",
+    }

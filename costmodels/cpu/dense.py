@@ -8,8 +8,6 @@ that a cache still has. The same is true of the code and the objects that the st
 uses.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -33,8 +31,6 @@ share."""
 _LARGE_BYTES, _MAPPED_BYTES = 16e6, 32e6
 """Beyond the first size, the tensors of a single operator come from memory. Beyond the second, the
 C library does not keep the memory of a result: it is mapped anew each time, page by page."""
-_CACHES_BYTES: Final = (_L2_BYTES, _L3_BYTES)
-"""Both caches."""
 _LARGE_PRODUCT: Final = 1e6
 """From so many multiply-adds on, each product of a batch takes as long as a product alone: the
 library runs the products of a batch one after the other, and starting one takes little of the
@@ -210,7 +206,8 @@ def _counts() -> Counts:
 
 def _missed(held: float) -> tuple[float, float]:
     """Shares (0..1) of ``held`` bytes that do not fit into the core's own and the shared cache."""
-    own, shared = (max(0.0, 1.0 - size / held) if held > 0 else 0.0 for size in _CACHES_BYTES)
+    sizes = _L2_BYTES, _L3_BYTES
+    own, shared = (max(0.0, 1.0 - size / held) if held > 0 else 0.0 for size in sizes)
     return own, shared
 
 

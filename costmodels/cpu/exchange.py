@@ -6,8 +6,6 @@ collectives of ranks on CPU cores, which move all bytes themselves. At the end a
 step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -102,22 +100,29 @@ class CpuExchange:
     constants: CpuConstants
     factor_ratio: float = 1.0
 
-    def input_growth(
-        self, sharding_type: ShardingType, traffic: Traffic, batch_size_per_rank: float
-    ) -> FloatArray:
-        """``[..., W]`` seconds to permute, bucket, pack, send and unpack indices and lengths."""
-        counts = traffic.index_counts(batch_size_per_rank)
-        return self._seconds(counts[..., 1:], self._of(sharding_type).input_s[1:])
+    def seconds(
+        self, kind: ShardingType, traffic: Traffic, batch_size_per_rank: float, *, whole: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """``[..., W]`` seconds of the exchanges of vectors, and of that of indices.
 
-    def output_growth(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
-        """``[..., W]`` seconds: the mean of the exchanges of vectors and of their gradients."""
-        counts = traffic.vector_counts
-        return self._seconds(counts[..., 1:3], self._output_s(sharding_type)[1:3])
+        The former are the mean of the exchanges of vectors and of their gradients. The latter are
+        those to permute, bucket, pack, send and unpack indices and lengths.
 
-    def output_extra(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
-        """``[..., W]`` seconds that bytes beyond the caches take longer."""
-        counts = traffic.vector_counts
-        return self._seconds(counts[..., 3:], self._output_s(sharding_type)[3:])
+        Args:
+            kind: the sharding type.
+            traffic: what ranks exchange.
+            batch_size_per_rank: samples.
+            whole: whether with what is fixed and what bytes beyond the caches take longer.
+        """
+        counts, output_s = traffic.vector_counts, self._output_s(kind)
+        indices = traffic.index_counts(batch_size_per_rank)
+        vectors_s = self._seconds(counts[..., 1:3], output_s[1:3])
+        indices_s = self._seconds(indices[..., 1:], self._of(kind).input_s[1:])
+        if whole:
+            fixed_s = self.fixed_s(kind)
+            vectors_s = vectors_s + self._seconds(counts[..., 3:], output_s[3:]) + fixed_s[1]
+            indices_s = indices_s + fixed_s[0]
+        return vectors_s, indices_s
 
     def fixed_s(self, sharding_type: ShardingType) -> tuple[float, float]:
         """Seconds without bytes of the exchanges of indices and of vectors.

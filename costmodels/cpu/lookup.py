@@ -7,8 +7,6 @@ bags are gathered for each index, and each distinct row is read, updated and wri
 The time of lookups on a CPU core, from measurements on the same machine.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, final
@@ -16,7 +14,7 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution.base import bins_of
+from costmodels.distribution.laws import bins_of
 from costmodels.errors import require
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards, LookupWork
 from costmodels.measured import cpu_constants as cpu
@@ -124,9 +122,9 @@ class Features:
     """The counts of many shards, ``[n, counts]``.
 
     Attributes:
-        forward: counts in the order of :data:`FORWARD`.
+        forward: counts in the order of :class:`costmodels.measured.cpu_constants.LookupConstants`.
         backward: counts of the backward lookup of the kernel.
-        shape: logarithms of the numbers in :data:`SHAPE`.
+        shape: logarithms of the numbers of the shape.
     """
 
     forward: FloatArray
@@ -190,9 +188,8 @@ class CpuLookup(AbstractLookupModel):
     (:mod:`costmodels.cpu.lookup`) are those of FBGEMM's CPU kernels. Those of the forward lookup
     are mostly cache misses (Che's approximation for each level of caches); those of the backward
     lookup are mostly distinct rows and passes of the index sort. The factor is a kernel regression
-    on the shape of the shard (:data:`costmodels.measured.cpu_constants.SHAPE`). It is limited to a
-    range, so
-    that it can correct the counts but not replace them.
+    on the shape of the shard (:class:`costmodels.measured.cpu_constants.LookupConstants`). It is
+    limited to a range, so that it can correct the counts but not replace them.
 
     The interface wants bytes, so that the work columns hold these seconds times the bandwidth of
     device memory. The cost of a call itself is the device's ``kernel_latency_s``.
@@ -226,13 +223,9 @@ class CpuLookup(AbstractLookupModel):
         work = np.zeros((len(shards), NUM_LOOKUP_WORK))
         dense = shards.runs(ComputeKernel.DENSE)
         pooled = dense | shards.tables.is_pooled[shards.table]
-        chosen = {
-            cpu.CpuKernel.FUSED: ~dense & pooled,
-            cpu.CpuKernel.DENSE: dense,
-            cpu.CpuKernel.SEQUENCE: ~pooled,
-        }
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
-        for kernel, of_kernel in chosen.items():
+        each = ~dense & pooled, dense, ~pooled
+        for kernel, of_kernel in zip(cpu.CpuKernel, each, strict=True):
             used = np.flatnonzero(of_kernel)
             for part in np.array_split(used, -(-len(used) // _AT_ONCE) or 1):
                 if not len(part):
@@ -298,7 +291,7 @@ def together(seen: Accesses) -> FloatArray:
 
 
 def factor(residual: cpu.Residual, shape: FloatArray) -> FloatArray:
-    """Learned factors ``[...]`` for shapes ``[..., len(SHAPE)]``; 1 far from measured points."""
+    """Learned factors ``[...]`` for shapes ``[..., NUM_SHAPE]``; 1 far from measured points."""
     if not residual.points_ratio:
         return np.ones(shape.shape[:-1])
     points = np.array(residual.points_ratio)

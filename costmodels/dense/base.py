@@ -1,7 +1,5 @@
 """The interface of a dense model, and the operators of a workload's dense part."""
 
-from __future__ import annotations
-
 import functools
 import math
 from abc import ABC, abstractmethod
@@ -57,10 +55,6 @@ class Layer:
         return sum(o.num_repeats * o.num_parameters for o in self.operators)
 
 
-_DLRM = "bottom MLP", "interaction and top MLP"
-"""Names of a DLRM's dense part before and after the looked-up vectors arrive."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseLayers:
     """The layers before the looked-up vectors arrive (``bottom``), and those after (``top``)."""
@@ -69,14 +63,10 @@ class DenseLayers:
     top: tuple[Layer, ...]
 
     @property
-    def bottom_parameters(self) -> int:
-        """Trained elements of the layers before the looked-up vectors arrive."""
-        return sum(layer.num_parameters for layer in self.bottom)
-
-    @property
-    def top_parameters(self) -> int:
-        """Trained elements of the layers after the looked-up vectors arrive."""
-        return sum(layer.num_parameters for layer in self.top)
+    def num_parameters(self) -> tuple[int, int]:
+        """Trained elements of the layers before, and after the looked-up vectors arrive."""
+        bottom, top = (sum(x.num_parameters for x in part) for part in (self.bottom, self.top))
+        return bottom, top
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +84,7 @@ class DenseTimes:
 
     def __iter__(self) -> Iterator[FloatArray | float]:
         """Each time, in the order of the fields."""
-        return (getattr(self, field.name) for field in fields(self))
+        return (getattr(self, field.name) for field in fields(DenseTimes))
 
 
 class AbstractDenseModel(ABC):
@@ -119,7 +109,7 @@ class AbstractDenseModel(ABC):
         del workload
         return None
 
-    def beside(self, lookup_s: Callable[[], float]) -> AbstractDenseModel:
+    def beside(self, lookup_s: Callable[[], float]) -> "AbstractDenseModel":
         """This model for a dense part whose step also contains lookups.
 
         Args:
@@ -158,7 +148,7 @@ def dense_names(workload: Workload) -> tuple[str, str]:
     arch = workload.dense
     is_dlrm = all(isinstance(layer, Dlrm) for layer in arch.layers) and arch.operators is None
     if is_dlrm and not (arch.layers and not workload.tables):
-        return _DLRM
+        return "bottom MLP", "interaction and top MLP"
     has_before = any(layer.before_tables for layer in arch.layers)
     listed = arch.operators.before_tables if arch.operators is not None else ()
     has_before |= any(o.product is not None for o in listed)
@@ -287,8 +277,7 @@ def _grouped(operators: tuple[Operator, ...]) -> tuple[Layer, ...]:
 
 def dense_parameters(workload: Workload) -> int:
     """Trained elements of the dense part."""
-    layers = dense_layers(workload)
-    return layers.bottom_parameters + layers.top_parameters
+    return sum(dense_layers(workload).num_parameters)
 
 
 def unrated_remark(

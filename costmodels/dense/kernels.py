@@ -39,16 +39,15 @@ keep few threads busy, so that norms and the gradients of biases take a time for
 few bytes it has.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 
 from costmodels import sustained
 from costmodels.datatypes import DataType
+from costmodels.layers.parts import CAST_BYTES
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.sustained import BURSTS, Shares, Works
 from costmodels.topology import Device
@@ -128,7 +127,7 @@ class KernelConstants:
     pass_s: float = 6.97e-06
     chunk_parameters: int = 21_000_000
 
-    def on(self, device: Device) -> KernelConstants:
+    def on(self, device: Device) -> Self:
         """The constants of a device with its own ``kernel_latency`` and ``sort_rate``."""
         later = device.kernel_latency_s / REFERENCE_LATENCY_S
         longer = REFERENCE_SORT_RATE_PER_S / device.sort_rate_per_s
@@ -163,10 +162,10 @@ class Gpu:
     is_capped: bool = False
     slowest_ratio: float = 0.0
 
-    @staticmethod
-    def plain(device: Device, constants: KernelConstants = KERNELS) -> Gpu:
+    @classmethod
+    def plain(cls, device: Device, constants: KernelConstants = KERNELS) -> Self:
         """A device at its full rates, whose constants are scaled to it."""
-        return Gpu(device, constants=constants.on(device))
+        return cls(device, constants=constants.on(device))
 
     def shares_in(self, dtype: DataType) -> Shares:
         """The shares of the rates that operators in a type reach."""
@@ -308,25 +307,26 @@ def streaming_time(num_bytes: float, tensor_bytes: float, device: Device) -> flo
     return num_bytes * (1.0 - found) / device.hbm_bandwidth_bytes_per_s
 
 
-def kernel_streaming_time(
-    num_bytes: float, operator: Operator, device: Device, memory_ratio: float
-) -> float:
+def moved_time(num_bytes: float, operator: Operator, gpu: Gpu) -> float:
     """Seconds in which the kernels of an operator that is no product move their bytes.
 
     Two things limit such kernels. One is the bandwidth, of which they reach a share. The other is
     the latency of memory: each thread loads a few elements and then waits for them, so that small
-    elements do not use up the bandwidth of fast memory. The two times are joined as a 1.5-norm.
+    elements do not use up the bandwidth of fast memory. The two times are joined as a 1.5-norm. A
+    kernel that joins tensors reaches a smaller share and takes a time for each of them.
 
     Args:
         num_bytes: bytes that the kernels read and write.
         operator: gives the size and type of the tensors, and whether all kernels load vectors.
-        device: what runs the kernels. If its number of multiprocessors is not known (0), only the
+        gpu: what runs the kernels. If its number of multiprocessors is not known (0), only the
             bandwidth counts.
-        memory_ratio: share (0..1) of the streaming bandwidth that the kernels reach.
     """
-    streamed_s = streaming_time(num_bytes, operator.tensor_bytes, device) / memory_ratio
+    device, ratio = gpu.device, gpu.shares_in(operator.dtype).memory_ratio
+    ratio *= gpu.constants.join_ratio if operator.num_joined else 1.0
+    join_s = gpu.constants.join_s * operator.num_joined
+    streamed_s = streaming_time(num_bytes, operator.tensor_bytes, device) / ratio
     if not device.num_multiprocessors or not num_bytes:
-        return streamed_s
+        return streamed_s + join_s
     element = max(operator.dtype.num_bytes, DataType.FP16.num_bytes)
     is_wide = element == DataType.FP32.num_bytes
     is_vectorized = is_wide or operator.is_vectorized
@@ -336,7 +336,7 @@ def kernel_streaming_time(
     moved_at_once = 2.0 * device.num_multiprocessors * _THREADS * loads * element
     waited_s = num_bytes * _MEMORY_LATENCY_S / moved_at_once
     power = _WAITING_POWER
-    return float((streamed_s**power + waited_s**power) ** (1.0 / power))
+    return float((streamed_s**power + waited_s**power) ** (1.0 / power)) + join_s
 
 
 def _tiled(
@@ -465,8 +465,6 @@ _SPLIT_ROWS: Final = 64 * 1024
 if its columns alone keep less than half of the multiprocessors busy."""
 _WARP: Final = 32
 """Columns that one block of that kernel works on."""
-_CAST_BYTES: Final = 6.0
-"""Bytes per element to cast it between fp32 and a type of two bytes."""
 
 TINY_S: Final = 1.1e-6
 """Seconds of a kernel over a few numbers: those of losses and of small gradients in five traces of
@@ -504,9 +502,7 @@ def norm_time(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
     rows, columns = rows_of(operator.shape)
     constants, scaled = gpu.constants, rows * gpu.multiprocessor_ratio
     moved = operator.backward_moved_bytes if is_backward else operator.moved_bytes
-    moved_s = kernel_streaming_time(
-        moved, operator, gpu.device, gpu.shares_in(operator.dtype).memory_ratio
-    )
+    moved_s = moved_time(moved, operator, gpu)
     if not is_backward:
         return constants.kernel_s + math.hypot(moved_s, constants.norm_row_s * scaled)
     input_s = math.hypot(0.6 * moved_s, constants.norm_gradient_row_s * scaled)
@@ -530,7 +526,7 @@ def input_cast_time(operator: Operator, before: Operator | None, gpu: Gpu) -> fl
     is_result = before is not None and before.name != "concat" and before.num_elements == size
     if is_result:
         return 0.0
-    return gpu.constants.kernel_s + _CAST_BYTES * size / gpu.device.hbm_bandwidth_bytes_per_s
+    return gpu.constants.kernel_s + CAST_BYTES * size / gpu.device.hbm_bandwidth_bytes_per_s
 
 
 def bucket_time(operator: Operator, device: Device) -> float:
@@ -540,9 +536,7 @@ def bucket_time(operator: Operator, device: Device) -> float:
     return tensors * TINY_S + moved_s
 
 
-def update_floor_s(
-    optimizer: DenseOptimizer, parameters: float, constants: KernelConstants
-) -> float:
+def update_floor_s(optimizer: DenseOptimizer, parameters: float, gpu: Gpu) -> float:
     """Seconds of an optimizer's kernels beside their bytes.
 
     Each block works on a chunk of 65,536 elements, so that a kernel waits for its last blocks; and
@@ -550,10 +544,10 @@ def update_floor_s(
     """
     if not parameters:
         return 0.0
-    launches = max(1.0, parameters / constants.chunk_parameters)
+    launches = max(1.0, parameters / gpu.constants.chunk_parameters)
     if optimizer is DenseOptimizer.ADAM:
-        return constants.chunk_s * launches
-    return constants.pass_s * _PASSES[optimizer] * launches
+        return gpu.constants.chunk_s * launches
+    return gpu.constants.pass_s * _PASSES[optimizer] * launches
 
 
 def picked_time(operator: Operator, gpu: Gpu) -> float:
@@ -570,5 +564,5 @@ def picked_time(operator: Operator, gpu: Gpu) -> float:
 def cast_time(operator: Operator, gpu: Gpu) -> float:
     """Seconds in which autocast casts what a product trains; its gradients take as long."""
     kernels = 2 if operator.has_bias else 1
-    moved = _CAST_BYTES * operator.num_parameters
+    moved = CAST_BYTES * operator.num_parameters
     return kernels * gpu.constants.kernel_s + moved / gpu.device.hbm_bandwidth_bytes_per_s

@@ -14,8 +14,6 @@ write it out as often as it runs; both must have the same price. All lists are t
 the form in which a block is written once.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Hashable, Sequence
@@ -141,11 +139,6 @@ def repeating(keys: Sequence[Hashable]) -> list[tuple[int, int, int]]:
     return found
 
 
-_Written = tuple[int, str, int]
-"""An operator of a list that was written out: its position in the list as it was given, its name
-with the number of the repeat, and its repeats that were not written out."""
-
-
 def in_blocks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     """The same operators in the form in which blocks that follow each other are written once.
 
@@ -162,13 +155,17 @@ def in_blocks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     return tuple(found)
 
 
-def _written_out(operators: Sequence[Operator]) -> list[_Written]:
+def _written_out(operators: Sequence[Operator]) -> list[tuple[int, str, int]]:
     """Every block written out as often as it runs, unless that takes too many operators.
 
     Operators that follow each other with the same number of repeats are taken as one block. The
     second repeat of an operator ``a`` is named ``a.1``, the third ``a.2``, and so on.
+
+    Returns:
+        For each operator its position in the given list, its name with the number of the repeat,
+        and its repeats that were not written out.
     """
-    found: list[_Written] = []
+    found: list[tuple[int, str, int]] = []
     for repeats, run in groupby(enumerate(operators), key=lambda entry: entry[1].num_repeats):
         block = list(run)
         if repeats > 1 and repeats * len(block) <= _MOST_WRITTEN:

@@ -1,12 +1,10 @@
 """The dense part of a device, operator by operator: matrix units and memory limit each kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Final, final
+from typing import Final, Self, final
 
 from costmodels.datatypes import DataType
 from costmodels.dense import kernels
@@ -62,15 +60,15 @@ class DenseRoofline(AbstractDenseModel):
     lookup_s: float | None = None
     constants: KernelConstants = KERNELS
 
-    def beside(self, lookup_s: Callable[[], float]) -> DenseRoofline:
+    def beside(self, lookup_s: Callable[[], float]) -> Self:
         """The same model with these lookups in the step."""
         return replace(self, lookup_s=lookup_s())
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """Sums over the layers, interpolated between a short burst and a step filled with them."""
         ratio = self.sustained_ratio(workload, topology)
-        burst = self._stages(workload, topology, BURSTS) if ratio < 1.0 else None
-        filled = self._stages(workload, topology, self.shares) if ratio > 0.0 else None
+        burst = self._bursts(workload, topology) if ratio < 1.0 else None
+        filled = self._stages(workload, topology) if ratio > 0.0 else None
         known = zip(burst or filled or (), filled or burst or (), strict=True)
         return DenseTimes(*(burst_s + ratio * (filled_s - burst_s) for burst_s, filled_s in known))
 
@@ -81,36 +79,34 @@ class DenseRoofline(AbstractDenseModel):
         """
         if workload.tables and self.lookup_s is None:
             return 0.0
-        burst = self._stages(workload, topology, BURSTS)
+        burst = self._bursts(workload, topology)
         if not self.lookup_s:
             busy_s = _busy_s(dense_layers(workload), topology.device)
             return min(1.0, busy_s / (_FILLED_RATIO * sum(burst))) if sum(burst) else 0.0
-        capped = self._stages(workload, topology, self.shares, is_capped=True)
+        capped = self._stages(workload, topology, is_capped=True)
         return sustained_ratio(sum(capped) - sum(burst), self.lookup_s)
 
+    def _bursts(self, workload: Workload, topology: Topology) -> tuple[float, ...]:
+        """:meth:`_stages` of a short burst."""
+        return replace(self, shares=BURSTS)._stages(workload, topology)
+
     def _stages(
-        self,
-        workload: Workload,
-        topology: Topology,
-        shares: Shares | None,
-        *,
-        is_capped: bool = False,
+        self, workload: Workload, topology: Topology, *, is_capped: bool = False
     ) -> tuple[float, ...]:
         """Seconds in the order of the fields of :class:`DenseTimes`.
 
         Args:
             workload: what is trained.
             topology: the ranks that train the dense part.
-            shares: shares of the rates for all operators; None for those of the device.
             is_capped: whether shares above 1, which is that of a short burst, are cut to 1.
         """
         device, layers = topology.device, dense_layers(workload)
         slowest, constants = slowest_sigmas(topology.world_size), self.constants.on(device)
-        gpu = Gpu(device, shares, constants, is_capped, slowest)
+        gpu = Gpu(device, self.shares, constants, is_capped, slowest)
         bottom_s, top_s = (_pass_s(x, gpu) for x in (layers.bottom, layers.top))
         top_backward_s = _pass_s(layers.top, gpu, is_backward=True)
         bottom_backward_s = _pass_s(layers.bottom, gpu, is_backward=True)
-        owned: float = layers.bottom_parameters + layers.top_parameters
+        owned: float = sum(layers.num_parameters)
         if workload.dense_parallelism is DenseParallelism.FSDP:
             # Each rank updates its part of the trained elements.
             owned /= max(1, topology.world_size // workload.tensor_parallel)
@@ -119,7 +115,7 @@ class DenseRoofline(AbstractDenseModel):
         optimizer_s /= device.hbm_bandwidth_bytes_per_s * memory_ratio
         if workload.pipeline is Pipeline.HUGECTR:
             return bottom_s, top_s, top_backward_s, bottom_backward_s, optimizer_s
-        optimizer_s += kernels.update_floor_s(workload.dense_optimizer, owned, constants)
+        optimizer_s += kernels.update_floor_s(workload.dense_optimizer, owned, gpu)
         if layers.bottom or layers.top:
             top_s += _LOSS_KERNELS[0] * kernels.TINY_S
             top_backward_s += _LOSS_KERNELS[1] * kernels.TINY_S
@@ -206,7 +202,7 @@ def _operator_s(operator: Operator, gpu: Gpu, *, is_backward: bool = False) -> f
     if kind is OperatorKind.REDUCTION and is_eager and is_backward:
         return kernels.bias_gradient_time(*kernels.rows_of(operator.shape), operator.dtype, gpu)
     num_bytes = _backward_bytes(operator) if is_backward else operator.moved_bytes
-    moved_s, picks = _moved_s(num_bytes, operator, gpu), kind is OperatorKind.GATHER
+    moved_s, picks = kernels.moved_time(num_bytes, operator, gpu), kind is OperatorKind.GATHER
     if picks is is_backward and operator.num_sorted:
         # Indices of 8 bytes are sorted, with the position of each.
         moved_s += gpu.constants.sort_s + gpu.constants.sorted_s * operator.num_sorted
@@ -225,14 +221,6 @@ def _products_s(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
         _, rows, _, columns = operator.shape
         seconds += kernels.bias_gradient_time(rows, columns, operator.dtype, gpu)
     return seconds
-
-
-def _moved_s(num_bytes: float, operator: Operator, gpu: Gpu) -> float:
-    """Seconds in which kernels move bytes; one that joins tensors takes a time for each of them."""
-    ratio = gpu.shares_in(operator.dtype).memory_ratio
-    ratio *= gpu.constants.join_ratio if operator.num_joined else 1.0
-    moved_s = kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
-    return moved_s + gpu.constants.join_s * operator.num_joined
 
 
 def _backward_bytes(operator: Operator) -> float:

@@ -1,18 +1,13 @@
 """The interface of an index distribution, and everything that follows from its frequency bins."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Annotated, Final, final
+from typing import Annotated, final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._laws import Laws as Laws
-from costmodels.distribution._laws import bins_of as bins_of
-from costmodels.distribution._laws import check_bins as check_bins
-from costmodels.distribution._laws import hottest_share
+from costmodels.distribution.laws import Laws, bins_of, hottest_share
 from costmodels.fields import Range
 
 Rows = Annotated[int, Range(1, 2**62)]
@@ -51,7 +46,7 @@ class AbstractIndexDistribution(ABC):
         sum to 1.
         """
 
-    def alternatives(self) -> tuple[AbstractIndexDistribution, ...]:
+    def alternatives(self) -> "tuple[AbstractIndexDistribution, ...]":
         """Other laws that the data allow as well; none if the law is known."""
         return ()
 
@@ -103,15 +98,10 @@ class AbstractIndexDistribution(ABC):
         return float(np.interp(num_hottest_rows, [0.0, *ends], [0.0, *mass]))
 
     @final
-    def range_share(self, row_offset: int, num_rows: int) -> float:
-        """Share (0..1) of all accesses on the ids ``row_offset .. row_offset + num_rows - 1``."""
-        return _asked(self, "range_share", ids=(row_offset, num_rows))
-
-    @final
     def hottest_share(self, num_parts: int) -> float:
         """Expected largest share (0..1) of accesses among equal parts of a table of hashed ids.
 
-        See :func:`costmodels.distribution._laws.hottest_share`.
+        See :func:`costmodels.distribution.laws.hottest_share`.
         """
         return hottest_share(self, num_parts)
 
@@ -140,24 +130,10 @@ def side_by_side(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
     return _alone(laws[0]) if len(laws) == 1 else _together(laws)
 
 
-_FIRST: Final = np.zeros(1, dtype=np.int64)
-_FIRST.flags.writeable = False
-"""The column ``law`` of a single query about the only law of a :class:`Laws`."""
-
-
-def _asked(
-    law: AbstractIndexDistribution, question: str, *values: float, ids: tuple[int, ...] = ()
-) -> float:
-    """The answer of :class:`Laws` to a single query about one law.
-
-    Args:
-        law: the law.
-        question: a method of ``Laws``.
-        values: its arguments that are counts.
-        ids: its arguments that are an id and a number of rows.
-    """
-    columns = [np.array([v], dtype=float) for v in values] + [np.array([i]) for i in ids]
-    return float(getattr(_alone(law), question)(_FIRST, *columns)[0])
+def _asked(law: AbstractIndexDistribution, question: str, *values: float) -> float:
+    """The answer of a method of :class:`Laws` to a single query about one law."""
+    columns = [np.array([v], dtype=float) for v in values]
+    return float(getattr(_alone(law), question)(np.zeros(1, dtype=np.int64), *columns)[0])
 
 
 @lru_cache(maxsize=8192)

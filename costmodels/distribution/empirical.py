@@ -1,7 +1,5 @@
 """The index law of a table as it was seen in data, which ``shardplan profile`` measures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Annotated, Any, Final, Self, final
@@ -9,8 +7,8 @@ from typing import Annotated, Any, Final, Self, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._laws import Bins
-from costmodels.distribution.base import AbstractIndexDistribution, Rows, check_bins
+from costmodels.distribution.base import AbstractIndexDistribution, Rows
+from costmodels.distribution.laws import Bins, check_bins
 from costmodels.distribution.samples import HOTTEST_RATIO
 from costmodels.errors import require
 from costmodels.fields import Range, settle
@@ -138,14 +136,14 @@ class Empirical(AbstractIndexDistribution):
             **(more if ranges else {**more, "num_ids_in_ranges": 0}),
         )
 
-    def alternatives(self) -> tuple[Empirical, ...]:
+    def alternatives(self) -> "tuple[Empirical, ...]":
         """Two laws, with the least and the most share on the hottest 1 % of rows that data allow.
 
         There are none if the sample was large enough.
         """
         return tuple(self._with_hot_share(share) for share in self.hot_share_ratio)
 
-    def _with_hot_share(self, share_ratio: float) -> Empirical:
+    def _with_hot_share(self, share_ratio: float) -> "Empirical":
         """The law in which the hottest 1 % of rows have this share (0..1) of the accesses.
 
         The probabilities of these rows are scaled by one factor, those of all others by another.

@@ -28,8 +28,6 @@ In expectation, the law gives to the rows that were never seen the probability o
 N1 / n, where N1 rows were seen once.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Final
@@ -187,7 +185,6 @@ class Smoothed:
         num_rows_per_class: ``[classes]`` rows that were seen so often.
         num_rows: ``[bins]`` rows of each bin of the law, hottest first; the last bin holds the rows
             of probability 0, and may be empty.
-        probability_ratio: ``[bins]`` probability of one row of each bin.
         num_draws: ``[bins]`` accesses of one row of each bin that are expected in the sample.
         head_bins: the bin of each class above ``LOW_COUNT``, in the order of the classes; all other
             bins belong to the mixture.
@@ -196,7 +193,6 @@ class Smoothed:
     class_low: IntArray
     num_rows_per_class: FloatArray
     num_rows: FloatArray
-    probability_ratio: FloatArray
     num_draws: FloatArray
     head_bins: IntArray
 
@@ -243,7 +239,6 @@ def smooth(counts: IntArray, rows: IntArray, num_embeddings: int) -> Smoothed:
         class_low=low,
         num_rows_per_class=class_rows,
         num_rows=law_rows,
-        probability_ratio=means / float(law_rows @ means),
         num_draws=means,
         head_bins=np.argsort(order, kind="stable")[: len(head_rows)],
     )

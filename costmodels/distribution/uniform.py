@@ -1,7 +1,5 @@
 """Every row is as likely as any other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

@@ -1,7 +1,5 @@
 """A power law: the k-th hottest row is drawn with probability proportional to (k + q)^-s."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Final, final

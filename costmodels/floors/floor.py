@@ -49,6 +49,12 @@ _ROUNDING: Final = 1e-13
 """Share by which differences of durations are lowered, so that rounding cannot raise a bound."""
 
 
+Types = frozenset[ShardingType]
+"""The sharding types that all the plans of a floor have."""
+_Unit = Callable[["Leaf"], FloatArray]
+"""Gives one second of a leaf in a row of its own, ``[rows, 1]``."""
+
+
 class IterationFloor:
     """Makes the :class:`TypeFloor` of each set of sharding types of one workload and system."""
 
@@ -68,7 +74,7 @@ class IterationFloor:
         """Leave the known floors out: they hold functions, which cannot go to another process."""
         return {**self.__dict__, "_known": {}, "_known_exchanges": {}}
 
-    def num_calls(self, types: frozenset[ShardingType]) -> int:
+    def num_calls(self, types: Types) -> int:
         """The least number of fused calls of the rank that is slowest in a lookup.
 
         Each uniform type loads every rank, so it counts as one call. The slowest rank also has a
@@ -85,7 +91,7 @@ class IterationFloor:
         is_even = is_alike and ShardingType.ROW_WISE not in types
         return uniform + (1 if spread and (uniform == 0 or is_even) else 0)
 
-    def is_one_rank(self, types: frozenset[ShardingType]) -> bool:
+    def is_one_rank(self, types: Types) -> bool:
         """Whether one made-up rank may have both the longest forward and backward lookup.
 
         In a plan these may be lookups of two ranks. One made-up rank stands for both only if the
@@ -99,12 +105,7 @@ class IterationFloor:
         return phases.lookups_add_up(self._stages, types) and (is_alone or not hides)
 
     def of(
-        self,
-        types: frozenset[ShardingType],
-        *,
-        fetches: bool,
-        may_replicate: bool = False,
-        more_calls: int = 0,
+        self, types: Types, *, fetches: bool, may_replicate: bool = False, more_calls: int = 0
     ) -> TypeFloor:
         """The floor of plans with exactly these types.
 
@@ -140,9 +141,7 @@ class IterationFloor:
             self._known[key] = TypeFloor(tuple(leaves), program, np.array(rows))
         return self._known[key]
 
-    def further_call_s(
-        self, types: frozenset[ShardingType], *, fetches: bool
-    ) -> tuple[float, float, float]:
+    def further_call_s(self, types: Types, *, fetches: bool) -> tuple[float, float, float]:
         """Seconds by which one more fused call prolongs the lookups.
 
         The device runs the kernels of the call in both directions. The host must also issue the
@@ -155,15 +154,10 @@ class IterationFloor:
         """
         if self._stages.topology.world_size == 1:
             return 0.0, 0.0, 0.0
-        few = self.of(types, fetches=fetches)
-        many = self.of(types, fetches=fetches, more_calls=1)
-        device_s = many.own_s(base.LOOKUP_FORWARD) - few.own_s(base.LOOKUP_FORWARD)
-        backward_s = many.own_s(base.LOOKUP_BACKWARD) - few.own_s(base.LOOKUP_BACKWARD)
-        host_s = many.issue_s(base.LOOKUP_FORWARD) - few.issue_s(base.LOOKUP_FORWARD)
-        forward_s, alone_s = (
-            device_s + (host_s if few.waits_for_host(*at) and many.waits_for_host(*at) else 0.0)
-            for at in ((base.LOOKUP_FORWARD, 0), (base.LOOKUP_FORWARD, -1))
-        )
+        few, many = (self.of(types, fetches=fetches, more_calls=n).lookups() for n in (0, 1))
+        device_s, backward_s, host_s = (b - a for a, b in zip(few[0], many[0], strict=True))
+        pairs = zip(few[1], many[1], strict=True)
+        forward_s, alone_s = (device_s + (host_s if a and b else 0.0) for a, b in pairs)
         kept = 1.0 - _ROUNDING
         return forward_s * kept, backward_s * kept, alone_s * kept
 
@@ -189,9 +183,7 @@ class IterationFloor:
         known = self._known_exchanges[kind, which, way] = none_s, grows
         return known
 
-    def _calls(
-        self, types: frozenset[ShardingType], *, early: bool
-    ) -> tuple[FloatArray, int | None]:
+    def _calls(self, types: Types, *, early: bool) -> tuple[FloatArray, int | None]:
         """The made-up ranks, in this order, by their numbers of fused calls.
 
         1. The rank that is slowest in lookups.
@@ -216,9 +208,7 @@ class IterationFloor:
         idle = [] if slow is None else [0.0]
         return np.array([float(slowest), *other, *idle, *[float(slowest)] * num_alone]), slow
 
-    def _families(
-        self, types: frozenset[ShardingType], opened: Callable[[Leaf], FloatArray]
-    ) -> tuple[base.FamilyTimes, ...]:
+    def _families(self, types: Types, opened: _Unit) -> tuple[base.FamilyTimes, ...]:
         """The exchanges of the types; arguments are those of :meth:`_times`."""
         ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
 
@@ -234,7 +224,6 @@ class IterationFloor:
             families.append(
                 base.FamilyTimes(
                     name=kind.value,
-                    present=None,
                     input_s=exchanged(kind, INDICES, None),
                     outputs_s=tuple(("exchange", seconds) for seconds in forward_s),
                     gradients_s=gradients_s[0] if gradients_s else None,
@@ -243,13 +232,7 @@ class IterationFloor:
         return tuple(families)
 
     def _times(
-        self,
-        types: frozenset[ShardingType],
-        opened: Callable[[Leaf], FloatArray],
-        own: base.StageTimes,
-        *,
-        fetches: bool,
-        tail: Leaf | None,
+        self, types: Types, opened: _Unit, own: base.StageTimes, *, fetches: bool, tail: Leaf | None
     ) -> base.StageTimes:
         """Stage times of the made-up ranks: a row of durations without leaves, and one for each.
 
@@ -261,8 +244,7 @@ class IterationFloor:
 
         Args:
             types: of the plans.
-            opened: gives one second ``[rows, 1]`` in the row of a leaf; it is called in the order
-                of leaves.
+            opened: it is called in the order of leaves.
             own: the stage times of the ranks without the leaves.
             fetches: a cache may be filled. Where the iteration waits for that, fetch and forward
                 lookup are counted at the fetch, and the lookup alone on another rank.
@@ -461,14 +443,14 @@ class TypeFloor:
 
     def longest_path(self, leaves: FloatArray) -> Path:
         """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""
-        walk, issued_s = self._simulated(leaves)
+        walk = self._simulated(leaves)
         counts, constant_s = np.zeros(len(self.leaves)), 0.0
         if walk.iteration_time_s <= self._floor_s:
             return Path(constant_s=self._floor_s, counts=counts)
         # Walk back from the step that ends last, and add up what the steps on the way take. A rank
         # that is early at a collective goes on with what the late rank waited for.
         step, node = len(self._steps) - 1, walk.last
-        rank = int(issued_s[-1].argmax()) if node is None else node[0]
+        rank = int(walk.issued_s[-1].argmax()) if node is None else node[0]
         while node is not None or step >= 0:
             if node is not None:
                 rank, step = node
@@ -481,29 +463,29 @@ class TypeFloor:
             constant_s += float(self._host_s[step, rank])
             step -= 1
             if step >= 0 and self._steps[step].blocks_host:
-                waited = walk.finish_s[step, rank] > issued_s[step, rank]
+                waited = walk.finish_s[step, rank] > walk.issued_s[step, rank]
                 node = (rank, step) if waited else None
         return Path(constant_s=constant_s * (1.0 - _ROUNDING), counts=counts)
 
-    def _simulated(self, leaves: FloatArray) -> tuple[timing.Simulation, FloatArray]:
-        """What each step waited for, and ``[steps, R]`` when the host had issued it."""
+    def _simulated(self, leaves: FloatArray) -> timing.Simulation:
+        """What each step waited for."""
         durations, ranks = self._own_s + self._counts @ leaves, self._own_s.shape[1]
         found = timing.run(self._steps, list(durations), (ranks,))
-        return timing.simulation(self._steps, found), np.stack(found.issued_s)
+        return timing.Simulation(self._steps, found)
 
-    def own_s(self, step_name: str) -> float:
-        """Seconds of a step on the first rank, without its leaves."""
-        return float(self._own_s[self._named(step_name), 0])
+    def lookups(self) -> tuple[tuple[float, float, float], tuple[bool, bool]]:
+        """What the lookups take on the first rank without leaves, and whether they wait for a host.
 
-    def issue_s(self, step_name: str) -> float:
-        """Seconds that the host of the first rank needs to issue a step."""
-        return float(self._host_s[self._named(step_name), 0])
-
-    def waits_for_host(self, step_name: str, rank: int) -> bool:
-        """Whether a step of a rank waits for its host alone, however long the leaves are."""
-        walk, _ = self._simulated(np.full(len(self.leaves), _FOREVER_S))
-        return walk.released_by((rank % self._own_s.shape[1], self._named(step_name))) is None
-
-    def _named(self, step_name: str) -> int:
-        """Position of the step with this name."""
-        return next(i for i, step in enumerate(self._steps) if step.name == step_name)
+        Returns:
+            Seconds of the forward and of the backward lookup, and those in which the host issues
+            the former; whether the forward lookup of the first and of the last rank waits for its
+            host alone, however long the leaves are.
+        """
+        names = [step.name for step in self._steps]
+        forward, backward = map(names.index, (base.LOOKUP_FORWARD, base.LOOKUP_BACKWARD))
+        walk = self._simulated(np.full(len(self.leaves), _FOREVER_S))
+        first, last = (
+            walk.released_by((rank, forward)) is None for rank in (0, self._own_s.shape[1] - 1)
+        )
+        own_s, host_s = self._own_s[:, 0].tolist(), self._host_s[:, 0].tolist()
+        return (own_s[forward], own_s[backward], host_s[forward]), (first, last)

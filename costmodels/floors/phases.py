@@ -7,8 +7,6 @@ and homogeneous in the work: twice the work takes twice the time. So the mean ov
 tangent at any point, bound the largest phase of all ranks from below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 from typing import Final
@@ -268,11 +266,7 @@ class PhaseModel:
         alone; otherwise all ranks are probed at once.
         """
         world = self._stages.topology.world_size
-        columns = [
-            *range(at.INPUT, at.INPUT + len(EXCHANGING_TYPES)),
-            *range(at.OUTPUT, at.OUTPUT + len(EXCHANGING_TYPES)),
-        ]
-        columns.append(at.REPLICATED)
+        columns = [*range(at.INPUT, at.CALLS), at.REPLICATED]
         if self._stages.codecs is not None:
             columns += range(at.SECOND, at.SECOND + len(BY_HOSTS))
         growth = np.full((len(self.weights), len(columns)), np.inf)

@@ -5,8 +5,6 @@ that stream, after the steps that it names, and after the host thread has issued
 starts when the last rank has arrived at it, and takes the same time on all ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -16,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.dense.base import DenseTimes
 from costmodels.errors import refuse
 from costmodels.sharding import ShardingType
 from costmodels.workload import Pipeline
@@ -27,6 +26,7 @@ INPUT_DIST: Final = "input dist"
 GRADIENT_ALL_REDUCE: Final = "gradient all-reduce"
 """Names of steps that other modules look for in a program; the last two begin the names of several.
 """
+_Times = FloatArray | float
 ISSUED: Final = ", issued"
 """Ends the name of the moment at which the host has issued the last operator of a stage."""
 _ROUNDING_S: Final = 1e-12
@@ -108,7 +108,7 @@ class FamilyTimes:
     """
 
     name: str
-    present: BoolArray | None
+    present: BoolArray | None = None
     input_s: FloatArray
     outputs_s: tuple[tuple[str, FloatArray], ...]
     gradients_s: tuple[FloatArray, ...] | None = None
@@ -134,7 +134,7 @@ CodecTimes = Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageTimes:
+class StageTimes(DenseTimes):
     """Durations of all stages: ``[..., R]`` of compute, ``[..., 1]`` of collectives.
 
     ``*_host_s`` are the seconds that the host needs to issue a step of that kind. ``bottom`` is the
@@ -166,11 +166,6 @@ class StageTimes:
             but for the pipeline ``prioritized``.
     """
 
-    bottom_forward_s: FloatArray
-    top_forward_s: FloatArray
-    top_backward_s: FloatArray
-    bottom_backward_s: FloatArray
-    optimizer_s: FloatArray
     lookup_forward_s: FloatArray = field(default_factory=_none)
     lookup_backward_s: FloatArray = field(default_factory=_none)
     cache_fetch_s: FloatArray = field(default_factory=_none)
@@ -202,7 +197,7 @@ class StageTimes:
     next_batch_ratio: float = 1.0
 
 
-def require_times(seconds: FloatArray | float, what: str) -> None:
+def require_times(seconds: _Times, what: str) -> None:
     """Raise :class:`InvalidValueError` unless all times, in any shape, are finite and at least 0.
 
     Args:
@@ -241,25 +236,20 @@ class ProgramBuilder:
         self.steps: list[Step] = []
 
     def add(
-        self,
-        name: str,
-        duration_s: FloatArray | float,
-        stream: Stream = Stream.COMPUTE,
-        *,
-        host_s: FloatArray | float = 0.0,
-        **fields: Any,
+        self, name: str, duration_s: _Times, stream: Stream = Stream.COMPUTE, **fields: Any
     ) -> int:
         """Add a step; returns its index. On a single stream, everything runs on that of compute.
 
         ``fields`` are further fields of :class:`Step`.
         """
         stream = Stream.COMPUTE if self.times.single_stream else stream
-        fields |= {"duration_s": _seconds(duration_s), "host_s": _seconds(host_s)}
+        fields["host_s"] = _seconds(fields.get("host_s", 0.0))
+        fields["duration_s"] = _seconds(duration_s)
         self.steps.append(Step(name=name, stream=stream, **fields))
         return len(self.steps) - 1
 
     def computed(
-        self, name: str, duration_s: FloatArray, host_s: FloatArray, after: tuple[int, ...] = ()
+        self, name: str, duration_s: _Times, host_s: _Times, after: tuple[int, ...] = ()
     ) -> int:
         """Add a stage of many operators; returns the index of its last step.
 
@@ -271,18 +261,12 @@ class ProgramBuilder:
         return self.add(f"{name}{ISSUED}", 0.0, host_s=host_s - first_s)
 
     def collective(
-        self,
-        name: str,
-        duration_s: FloatArray | float,
-        stream: Stream = Stream.COMMUNICATION,
-        *,
-        present: BoolArray | None = None,
-        **fields: Any,
+        self, name: str, duration_s: _Times, stream: Stream = Stream.COMMUNICATION, **fields: Any
     ) -> int:
         """Add a collective; returns its index. Plans without it (``present``) do not wait."""
-        host_s = self.times.collective_host_s
+        host_s, present = self.times.collective_host_s, fields.get("present")
         fields["host_s"] = host_s if present is None else host_s * present
-        return self.add(name, duration_s, stream, collective=True, present=present, **fields)
+        return self.add(name, duration_s, stream, collective=True, **fields)
 
     def input_copy(self, stream: Stream) -> tuple[int, ...]:
         """Add the copy of a batch to the device; pipelines copy a later batch beside this one.
@@ -337,7 +321,7 @@ class ProgramBuilder:
             )
         return step
 
-    def _share(self, seconds: FloatArray, index: int, count: int) -> FloatArray:
+    def _share(self, seconds: _Times, index: int, count: int) -> _Times:
         """The part of a stage that piece ``index`` of ``count`` takes.
 
         Pieces are equal unless the dense part is sharded over the ranks.
@@ -451,7 +435,7 @@ class ProgramBuilder:
         return tuple(arrived)
 
 
-def _seconds(value: FloatArray | float) -> FloatArray:
+def _seconds(value: _Times) -> FloatArray:
     """The value as an array with at least one axis."""
     found = np.asarray(value, dtype=float)
     return found if found.ndim else found.reshape(1)
@@ -513,10 +497,11 @@ def _sparse_dist(builder: ProgramBuilder, *, prefetches: bool = False) -> None:
     2604.24073). All lookups and updates are on the compute stream in any case, so they are not
     divided; nor are the latencies of exchanges.
     """
-    times, late = builder.times, list[FamilyTimes]()
-    if times.next_batch_ratio < 1.0:
-        late = [_part(f, 1.0 - times.next_batch_ratio) for f in times.families if _is_by_rows(f)]
-        early = (_part(f, times.next_batch_ratio) if _is_by_rows(f) else f for f in times.families)
+    times, late, by_rows = builder.times, list[FamilyTimes](), ShardingType.ROW_WISE
+    ratio = times.next_batch_ratio
+    if ratio < 1.0:
+        late = [_part(f, 1.0 - ratio) for f in times.families if f.name == by_rows]
+        early = (_part(f, ratio) if f.name == by_rows else f for f in times.families)
         builder.times = replace(times, families=tuple(early))
     splits, stream = builder.input_splits(), Stream.PREFETCH if prefetches else Stream.COMPUTE
     name = "cache prefetch" if prefetches else "cache fetch"
@@ -527,10 +512,6 @@ def _sparse_dist(builder: ProgramBuilder, *, prefetches: bool = False) -> None:
     builder.input_copy(Stream.COPY)
     builder.exchanges("output of next batch,", late, (top,))
     builder.backward((top,))
-
-
-def _is_by_rows(family: FamilyTimes) -> bool:
-    return family.name == ShardingType.ROW_WISE.value
 
 
 def _part(family: FamilyTimes, ratio: float) -> FamilyTimes:

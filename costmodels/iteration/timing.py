@@ -16,9 +16,6 @@ thread counts as the cause before any step, and a later step before an earlier o
 arrived last at a collective, the cause is the one that arrived later at the collective before it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -49,27 +46,43 @@ Node = tuple[int, int]
 """(rank, step index)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
     """One simulated iteration.
 
     Attributes:
+        issued_s: ``[steps, R]`` when the host has issued a step.
         arrival_s: ``[steps, R]`` when a step could start, if it did not have to wait for other
             ranks.
         start_s: ``[steps, R]`` when it starts; later than the arrival only in collectives.
         finish_s: ``[steps, R]`` when it finishes.
         iteration_time_s: when all ranks have finished.
-        released_by: from a (rank, step) to the (rank, step) that it waited for last; None if it was
-            the host thread, or nothing.
         last: the (rank, step) that finished last; None if the host finished last.
     """
 
-    arrival_s: FloatArray
-    start_s: FloatArray
-    finish_s: FloatArray
-    iteration_time_s: float
-    released_by: Callable[[Node], Node | None]
-    last: Node | None
+    def __init__(self, steps: tuple[Step, ...], found: StepSchedule) -> None:
+        """Read the times of one plan off the schedule of its steps."""
+        times = found.issued_s, found.arrival_s, found.start_s, found.finish_s
+        self.issued_s, self.arrival_s, self.start_s, self.finish_s = map(np.stack, times)
+        self.iteration_time_s = float(found.iteration_time_s)
+        self._waits, self._latest = _waits(steps), _latest(steps, self.arrival_s)
+        step, rank = divmod(int(self.finish_s.argmax()), self.finish_s.shape[1])
+        is_host = self.finish_s.max() < found.host_s.max()
+        self.last: Node | None = None if is_host else (rank, step)
+
+    def released_by(self, node: Node) -> Node | None:
+        """The (rank, step) that a (rank, step) waited for last.
+
+        None if it was the host thread, or nothing.
+        """
+        rank, index = node
+        late, before = self._latest.get(index, rank), self._waits[index]
+        if late != rank:
+            return late, index
+        if not before:
+            return None
+        ends = self.finish_s[before, rank]
+        at = len(ends) - 1 - int(ends[::-1].argmax())
+        return (rank, before[at]) if ends[at] > self.issued_s[index, rank] else None
 
 
 def schedule(program: Program, shape: tuple[int, ...]) -> StepSchedule:
@@ -158,38 +171,7 @@ def traced(program: Program, num_ranks: int) -> Simulation:
         InvalidValueError: a cost model has given a step a time that is below 0 or not finite.
     """
     _require_step_times(program.steps)
-    return simulation(program.steps, schedule(program, (num_ranks,)))
-
-
-def simulation(steps: tuple[Step, ...], found: StepSchedule) -> Simulation:
-    """Times and causes of one plan, from the schedule of its steps."""
-    times = found.issued_s, found.arrival_s, found.start_s, found.finish_s
-    issued, arrival, start, finish = map(np.stack, times)
-    waits, latest = _waits(steps), _latest(steps, arrival)
-
-    def cause(node: Node) -> Node | None:
-        rank, index = node
-        late, before = latest.get(index, rank), waits[index]
-        if late != rank:
-            return late, index
-        if not before:
-            return None
-        ends = finish[before, rank]
-        at = len(ends) - 1 - int(ends[::-1].argmax())
-        return (rank, before[at]) if ends[at] > issued[index, rank] else None
-
-    last: Node | None = None
-    if finish.max() >= found.host_s.max():
-        step, rank = divmod(int(finish.argmax()), finish.shape[1])
-        last = rank, step
-    return Simulation(
-        arrival_s=arrival,
-        start_s=start,
-        finish_s=finish,
-        iteration_time_s=float(found.iteration_time_s),
-        released_by=cause,
-        last=last,
-    )
+    return Simulation(program.steps, schedule(program, (num_ranks,)))
 
 
 def finite_times(program: Program, shape: tuple[int, ...]) -> FloatArray:

@@ -1,16 +1,10 @@
 """``attention_pooling``: a history is summed with weights that say how well it fits a target."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import final
-
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class AttentionPooling(AbstractLayer):
     """Pools a history of positions by attention to a target vector.
 
@@ -32,17 +26,16 @@ class AttentionPooling(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """The MLP's input, the MLP on every position, and the product with the weights."""
-        batch, dtype, name = flow.batch_size, flow.dtype, self.prefix
+        part, batch = parts.Part(name=self.prefix, dtype=flow.dtype), flow.batch_size
         rows, width = batch * self.seq, self.width
-        wide = (rows, width)
         operators = (
-            parts.streamed(name, wide, dtype),
-            parts.streamed(name, wide, dtype, saved=rows * width),
-            parts.streamed(name, (rows, 4 * width), dtype, saved=rows * 4 * width),
-            *parts.mlp(name, rows, (4 * width, *self.sizes), dtype, keeps_input=False),
-            parts.linear(name, rows, self.sizes[-1], 1, dtype, keeps_input=False),
-            parts.batched(name, (batch, 1, self.seq, width), dtype, saved=rows),
-            parts.streamed(name, (batch, 2 * width), dtype),
+            part.streamed((rows, width)),
+            part.streamed((rows, width), saved=rows * width),
+            part.streamed((rows, 4 * width), saved=rows * 4 * width),
+            *part.mlp(rows, (4 * width, *self.sizes), keeps_input=False),
+            part.linear(rows, self.sizes[-1], 1, saved=0),
+            part.batched((batch, 1, self.seq, width), saved=rows),
+            part.streamed((batch, 2 * width)),
         )
         met = parts.joined(flow)[1] if flow.num_elements else flow
         return self.placed(operators, met.after(2 * width, 1))

@@ -1,15 +1,15 @@
 """The interface of a kind of layer: it turns what reaches the layer into a list of operators."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import ClassVar
+from typing import ClassVar, Self, TypeVar, dataclass_transform
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.fields import settle
 from costmodels.operators import Operator
+
+Operators = tuple[Operator, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +50,14 @@ class Flow:
         """Positions of all samples: the rows of the matrix that a linear layer multiplies."""
         return self.batch_size * self.length
 
-    def after(self, width: int, length: int | None = None) -> Flow:
+    def after(self, width: int, length: int | None = None) -> Self:
         """What comes out of a layer.
 
         Args:
             width: elements that the layer gives at each position.
             length: positions of each sample; None for as many as reach the layer.
         """
-        length = self.length if length is None else length
-        return replace(self, width=width, length=length, is_input=False)
+        return replace(self, width=width, length=length or self.length, is_input=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +70,18 @@ class Built:
         flow: what comes out of the last layer.
     """
 
-    before: tuple[Operator, ...] = ()
-    after: tuple[Operator, ...] = ()
+    before: Operators = ()
+    after: Operators = ()
     flow: Flow = field(default_factory=lambda: Flow(batch_size=1))
+
+
+_Kind = TypeVar("_Kind")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def layer_kind(kind: type[_Kind]) -> type[_Kind]:
+    """Make a kind of layer of a class whose fields are the keys of an entry: a frozen dataclass."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +111,11 @@ class AbstractLayer(ABC):
         """What users should know about the price of the layer on a GPU; usually empty."""
         return ""
 
-    def as_compiled(self) -> AbstractLayer:
+    def as_compiled(self) -> Self:
         """The same layer where a compiler joins kernels, if its kind knows by itself which."""
         return self
 
-    def evened(self) -> AbstractLayer:
+    def evened(self) -> Self:
         """The same layer if all ranks get equal work; another one where lengths are as drawn."""
         return self
 
@@ -149,11 +157,18 @@ class AbstractLayer(ABC):
                 f"{key} must be {least}..1e{len(str(most)) - 1}, got {value}",
             )
 
+        for rule, holds in self.rules().items():
+            self.need(holds, rule)
+
+    def rules(self) -> dict[str, bool]:
+        """What must hold for keys that are in range, with whether it does."""
+        return {}
+
     def need(self, condition: bool, rule: str) -> None:  # noqa: FBT001 - reads as a sentence
         """Refuse the entry unless a condition holds; the message names the layer and the rule."""
         require(condition, f"layer {self.prefix}: {rule}")
 
-    def placed(self, operators: tuple[Operator, ...], flow: Flow) -> Built:
+    def placed(self, operators: Operators, flow: Flow) -> Built:
         """All operators before or after the tables, as ``before_tables`` says.
 
         Args:
@@ -196,8 +211,7 @@ def build_layers(layers: tuple[AbstractLayer, ...], before: Flow, tables: Flow) 
     Raises:
         InvalidValueError: a layer does not fit what reaches it, or stands in the wrong place.
     """
-    built = Built(flow=before)
-    has_met = False
+    built, has_met = Built(flow=before), False
     for layer in layers:
         layer.need(
             not (layer.before_tables and has_met),

@@ -1,16 +1,10 @@
 """``deepfm``: a linear term, all pairs of looked-up vectors, and an MLP."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import final
-
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class DeepFm(AbstractLayer):
     """The sum of a linear term, the products of all pairs of looked-up vectors, and an MLP.
 
@@ -33,21 +27,21 @@ class DeepFm(AbstractLayer):
             f"{elements} elements reach it",
         )
         joined, met = parts.joined(flow)
-        batch, dtype, name = met.batch_size, met.dtype, self.prefix
-        first = parts.linear(f"{name}.first", batch, met.width, 1, dtype, keeps_input=False)
-        deep = parts.mlp(f"{name}.deep", batch, (met.width, *self.sizes), dtype, keeps_input=False)
-        last = parts.linear(f"{name}.last", batch, self.sizes[-1], 1, dtype, keeps_input=False)
-        one = parts.streamed(name, (batch, 1), dtype)
+        batch, part = met.batch_size, parts.Part(name=self.prefix, dtype=met.dtype)
+        first = part.named("first").linear(batch, met.width, 1, saved=0)
+        deep = part.named("deep").mlp(batch, (met.width, *self.sizes), keeps_input=False)
+        last = part.named("last").linear(batch, self.sizes[-1], 1, saved=0)
+        one = part.streamed((batch, 1))
         # The products of all pairs: half of the square of the sum less the sum of the squares.
-        width, pairs = elements // vectors, f"{name}.pairs"
+        width, pairs = elements // vectors, part.named("pairs")
         rows, shape, row = batch * width, (batch, vectors, width), (batch, width)
         products = (
-            parts.reduced(pairs, shape, dtype, result=rows, saved=rows),
-            parts.streamed(pairs, row, dtype),
-            parts.streamed(pairs, shape, dtype, saved=rows * vectors),
-            parts.reduced(pairs, shape, dtype, result=rows),
-            parts.streamed(pairs, row, dtype, reads=2.0),
-            parts.reduced(pairs, row, dtype, result=batch),
+            pairs.reduced(shape, result=rows, saved=rows),
+            pairs.streamed(row),
+            pairs.streamed(shape, saved=rows * vectors),
+            pairs.reduced(shape, result=rows),
+            pairs.streamed(row, reads=2.0),
+            pairs.reduced(row, result=batch),
         )
         operators = (*joined, *products, first, one, one, *deep, last, one)
         return self.placed(operators, met.after(1))

@@ -1,16 +1,15 @@
 """The dense part of a model: the layers that are not embedding tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
-from costmodels.fields import settle
-from costmodels.layers.base import AbstractLayer, check_cross
-from costmodels.operators import Operator
+from costmodels.fields import Range, settle
+from costmodels.layers.base import AbstractLayer, Operators, check_cross
+
+_Width = Annotated[int, Range(1, 10**6)]
 
 
 class Interaction(StrEnum):
@@ -61,17 +60,14 @@ class OperatorList:
         source: where the list comes from, for messages.
     """
 
-    batch_size_per_rank: int
-    before_tables: tuple[Operator, ...] = ()
-    after_tables: tuple[Operator, ...] = ()
+    batch_size_per_rank: Annotated[int, Range(1, 10**8)]
+    before_tables: Operators = ()
+    after_tables: Operators = ()
     source: str = ""
 
     def __post_init__(self) -> None:
         """Check the batch."""
-        batch = self.batch_size_per_rank
-        require(
-            1 <= batch <= 10**8, f"the batch of a list of operators must be 1..1e8, got {batch}"
-        )
+        settle(self, "a list of operators: ")
         shared = [o.name for o in (*self.before_tables, *self.after_tables) if o.shared_bytes]
         require(
             not shared,
@@ -108,9 +104,9 @@ class DenseArch:
         InvalidValueError: a size is out of range, or the dense part is given in two forms.
     """
 
-    num_dense_features: int = 0
-    bottom_mlp: tuple[int, ...] = ()
-    top_mlp: tuple[int, ...] = ()
+    num_dense_features: Annotated[int, Range(0, 10**8)] = 0
+    bottom_mlp: tuple[_Width, ...] = ()
+    top_mlp: tuple[_Width, ...] = ()
     interaction: Interaction = Interaction.DOT
     interaction_kernel: InteractionKernel | None = None
     compiled: bool = False
@@ -122,11 +118,9 @@ class DenseArch:
     operators: OperatorList | None = None
 
     def __post_init__(self) -> None:
-        """Check layer sizes, the cross network, and that there is one form."""
+        """Check the cross network, and that there is one form."""
         settle(self, "dense: ")
         sizes = (*self.bottom_mlp, *self.top_mlp)
-        require(all(1 <= s <= 10**6 for s in sizes), f"MLP layer sizes must be 1..1e6, got {sizes}")
-        require(0 <= self.num_dense_features <= 10**8, "num_dense_features must be 0..1e8")
         check_cross(self.interaction.value, self.dcn_num_layers, self.dcn_low_rank_dim)
         meets = self.interaction is not Interaction.DOT
         forms = {
@@ -155,8 +149,7 @@ class DenseArch:
     @property
     def is_given(self) -> bool:
         """Whether there is a dense part."""
-        mlps = bool(self.bottom_mlp or self.top_mlp)
-        return mlps or bool(self.layers) or self.operators is not None
+        return bool(self.bottom_mlp or self.top_mlp or self.layers) or self.operators is not None
 
 
 NO_DENSE_PART: Final = DenseArch()

@@ -1,16 +1,12 @@
 """``dlrm``: the bottom MLP, the interaction and the top MLP of a DLRM as one layer."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross, layer_kind
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Dlrm(AbstractLayer):
     """TorchRec's DLRM, whose bottom MLP runs while vectors are looked up.
 

@@ -1,16 +1,10 @@
 """``dot``: the pairwise interaction of a DLRM."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import final
-
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Dot(AbstractLayer):
     """Dot products of all pairs of vectors, looked-up and dense, followed by the dense vector.
 

@@ -1,13 +1,11 @@
 """``hstu``: layers of pointwise attention over a history."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
-from typing import ClassVar, final
+from typing import ClassVar
 
 from costmodels.layers import parts
-from costmodels.layers.base import Built, Flow
+from costmodels.layers.base import Built, Flow, Operators, layer_kind
 from costmodels.operators import Operator, OperatorKind
 
 
@@ -18,8 +16,7 @@ class Kernel(StrEnum):
     TRITON = "triton"
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Hstu(parts.AbstractSequenceLayer):
     """Layers of pointwise attention over a history of n positions x.
 
@@ -76,20 +73,15 @@ class Hstu(parts.AbstractSequenceLayer):
         "samples_per_history": "lengths",
     }
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range, and keys that do not fit together."""
-        parts.AbstractSequenceLayer.__post_init__(self)
-        self.need(
-            (self.qk_width > 0 and self.value_width > 0) or self.hidden % self.heads == 0,
-            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
-            "give qk_width and value_width",
-        )
-        least = min(self.lengths or (self.seq,))
-        self.need(
-            0 <= self.contextual < least,
-            f"contextual must be 0..{least - 1}, fewer than the positions of each "
-            f"history, got {self.contextual}",
-        )
+    def rules(self) -> dict[str, bool]:
+        """Heads have whole widths, and histories have positions."""
+        has_widths, least = self.qk_width > 0 < self.value_width, min(self.lengths or (self.seq,))
+        return parts.AbstractSequenceLayer.rules(self) | {
+            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or give "
+            "qk_width and value_width": has_widths or self.hidden % self.heads == 0,
+            f"contextual must be 0..{least - 1}, fewer than the positions of each history, got "
+            f"{self.contextual}": 0 <= self.contextual < least,
+        }
 
     @property
     def remark(self) -> str:
@@ -107,14 +99,13 @@ class Hstu(parts.AbstractSequenceLayer):
         return self.samples_per_history
 
     @property
-    def _queries(self) -> int:
-        """Elements of a position's queries in all heads; its keys have as many."""
-        return (self.qk_width or self.hidden // self.heads) * self.heads
+    def _widths(self) -> tuple[int, int]:
+        """Elements of a position's queries and values in all heads.
 
-    @property
-    def _values(self) -> int:
-        """Elements of a position's values in all heads; its gates have as many."""
-        return (self.value_width or self.hidden // self.heads) * self.heads
+        Its keys have as many as queries, its gates as many as values.
+        """
+        usual = self.hidden // self.heads
+        return (self.qk_width or usual) * self.heads, (self.value_width or usual) * self.heads
 
     def build(self, flow: Flow) -> Built:
         """The operators of one layer, repeated for all layers."""
@@ -126,27 +117,28 @@ class Hstu(parts.AbstractSequenceLayer):
         repeated = tuple(replace(o, num_repeats=self.layers) for o in layer)
         return self.placed((*first, *self.uneven(repeated, flow.batch_size)), met)
 
-    def _inner(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
+    def _part(self, name: str, flow: Flow) -> parts.Part:
+        """Makes the operators of a part of the layer."""
+        return parts.Part(name=f"{self.prefix}.{name}", dtype=flow.dtype)
+
+    def _inner(self, flow: Flow, rows: int) -> Operators:
         """Norm, product and activation of ``rows`` positions.
 
         With fused attention the product's kernel computes the activation too, and writes its result
         with and without activation.
         """
-        name, dtype = f"{self.prefix}.in", flow.dtype
-        wide = 2 * self._queries + 2 * self._values
-        again = self.stu
-        norm = parts.norm(name, rows, self.hidden, dtype, is_recomputed=again)
-        keeps = {"keeps_input": not again, "is_recomputed": again}
-        product = parts.linear(name, rows, self.hidden, wide, dtype, **keeps)
+        part, wide = self._part("in", flow), 2 * sum(self._widths)
+        norm = part.norm(rows, self.hidden, is_recomputed=self.stu)
+        kept = 0 if self.stu else rows * self.hidden
+        product = part.linear(rows, self.hidden, wide, saved=kept, is_recomputed=self.stu)
         if self.stu:
-            active = parts.streamed(name, (rows, self._values), dtype, is_recomputed=True)
-            return norm, product, active
-        active = parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
+            return norm, product, part.streamed((rows, self._widths[1]), is_recomputed=True)
+        active = part.streamed((rows, wide), saved=2 * rows * wide)
         if self.fused_attention:
             active = _in_product(active, 0.0, active.written_bytes, 3.0 * active.written_bytes)
         return norm, product, active
 
-    def _seen(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
+    def _seen(self, flow: Flow, rows: int) -> Operators:
         """The attention of every position to the positions of its history."""
         groups, long, seen = flow.batch_size * self.heads, self.seq, self.seq
         if self.lengths:
@@ -154,12 +146,10 @@ class Hstu(parts.AbstractSequenceLayer):
         if not self.fused_attention:
             return self._scores(flow, rows, (groups, long, seen))
         # Other operators keep what the backward pass of the one kernel reads.
-        queries, values, element = self._queries, self._values, float(flow.dtype.num_bytes)
-        kernel = Operator(
-            name=f"{self.prefix}.attention",
+        (queries, values), element = self._widths, float(flow.dtype.num_bytes)
+        kernel = self._part("attention", flow).operator(
+            (groups, long, seen, queries // self.heads, values // self.heads),
             kind=OperatorKind.ATTENTION,
-            shape=(groups, long, seen, queries // self.heads, values // self.heads),
-            dtype=flow.dtype,
             read_bytes=element * rows * (2 * queries + values),
             written_bytes=element * rows * values,
             is_causal=self.causal,
@@ -168,7 +158,7 @@ class Hstu(parts.AbstractSequenceLayer):
         )
         return (kernel,)
 
-    def _scores(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> tuple[Operator, ...]:
+    def _scores(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> Operators:
         """Attention that writes its scores: copies by head, two products, silu, division and mask.
 
         Args:
@@ -176,39 +166,34 @@ class Hstu(parts.AbstractSequenceLayer):
             rows: positions of the batch.
             pairs: groups (sequences times heads), queries, and keys of each group.
         """
-        name, dtype, (groups, long, seen) = f"{self.prefix}.attention", flow.dtype, pairs
-
-        def copied(width: int, *, kept: bool = True) -> Operator:
-            saved = rows * width if kept else 0
-            return parts.streamed(name, (rows, width), dtype, saved=saved)
-
-        scores, (queries, values) = groups * long * seen, (self._queries, self._values)
-        score = parts.streamed(name, pairs, dtype, saved=scores)
-        masked = parts.streamed(name, pairs, dtype, reads=2.0)
+        part, (groups, long, seen) = self._part("attention", flow), pairs
+        queries, values = self._widths
+        score = part.streamed(pairs, saved=groups * long * seen)
+        masked = part.streamed(pairs, reads=2.0)
         masked = replace(masked, backward_bytes=masked.moved_bytes)
-        mask = (masked,) if self.causal else ()
+        query = part.streamed((rows, queries), saved=rows * queries)
         return (
-            copied(queries),
-            copied(queries),
-            parts.batched(name, (groups, long, queries // self.heads, seen), dtype),
+            query,
+            query,
+            part.batched((groups, long, queries // self.heads, seen)),
             score,
             score,
-            *mask,
-            copied(values),
-            parts.batched(name, (groups, long, seen, values // self.heads), dtype),
-            copied(values, kept=False),
+            *((masked,) if self.causal else ()),
+            part.streamed((rows, values), saved=rows * values),
+            part.batched((groups, long, seen, values // self.heads)),
+            part.streamed((rows, values)),
         )
 
-    def _outer(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
+    def _outer(self, flow: Flow, rows: int) -> Operators:
         """Norm, gate, product and sum of ``rows`` positions.
 
         With fused attention, norm and gate are one kernel, and so are product and sum. In a STU
         that kernel also writes x and u beside the gated result.
         """
-        name, hidden, wide, dtype = f"{self.prefix}.out", self.hidden, self._values, flow.dtype
-        norm = parts.norm(name, rows, wide, dtype)
-        gate = parts.streamed(name, (rows, wide), dtype, reads=2.0, saved=2 * rows * wide)
-        added = parts.streamed(name, (rows, hidden), dtype, reads=2.0)
+        part, hidden, wide = self._part("out", flow), self.hidden, self._widths[1]
+        norm = part.norm(rows, wide)
+        gate = part.streamed((rows, wide), reads=2.0, saved=2 * rows * wide)
+        added = part.streamed((rows, hidden), reads=2.0)
         if self.fused_attention:
             size = norm.written_bytes
             kept = norm.saved_bytes + gate.saved_bytes / 2
@@ -219,7 +204,7 @@ class Hstu(parts.AbstractSequenceLayer):
                 norm = replace(norm, backward_bytes=3.0 * joined)
                 wide = 2 * wide + hidden
             added = _in_product(added, added.written_bytes, 0.0, 0.0)
-        product = parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)
+        product = part.linear(rows, wide, hidden, saved=0)
         return (norm, product, added) if self.fused_attention else (norm, gate, product, added)
 
 

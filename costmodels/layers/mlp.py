@@ -1,16 +1,10 @@
 """``mlp``: linear layers, each followed by an activation."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import final
-
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Mlp(AbstractLayer):
     """Linear layers with bias, each followed by an activation.
 
@@ -26,5 +20,6 @@ class Mlp(AbstractLayer):
         """A matrix product and an activation for each size."""
         joined, met = parts.joined(flow, self.prefix)
         sizes = (met.width, *self.sizes)
-        operators = parts.mlp(self.prefix, met.positions, sizes, met.dtype, is_input=met.is_input)
+        part = parts.Part(name=self.prefix, dtype=met.dtype)
+        operators = part.mlp(met.positions, sizes, is_input=met.is_input)
         return self.placed((*joined, *operators), met.after(self.sizes[-1]))

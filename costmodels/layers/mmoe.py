@@ -1,18 +1,13 @@
 """``mmoe``: experts whose results each task mixes by a gate of its own."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import final
+from dataclasses import replace
 
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 from costmodels.operators import OperatorKind
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Mmoe(AbstractLayer):
     """A multi-gate mixture of experts. Reference: Ma et al. 2018 (KDD), equations 5 to 7.
 
@@ -34,19 +29,17 @@ class Mmoe(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """All experts; then gate, softmax, weighted sum and tower of each task."""
         joined, met = parts.joined(flow, self.prefix)
-        rows, dtype, out = met.positions, met.dtype, self.expert_sizes[-1]
-        name, count, width, is_input = self.prefix, self.experts, met.width, met.is_input
-        mlp, moved = partial(parts.mlp, keeps_input=False), parts.streamed
+        rows, part = met.positions, parts.Part(name=self.prefix, dtype=met.dtype)
+        out, count, width, is_input = self.expert_sizes[-1], self.experts, met.width, met.is_input
         sizes, tower = (width, *self.expert_sizes), (out, *self.tower_sizes)
-        expert = mlp(f"{name}.expert", rows, sizes, dtype, is_input=is_input)
-        kept, gated, softmax = rows * (count * out + width), f"{name}.gate", OperatorKind.SOFTMAX
-        known = moved(f"{name}.mix", (rows, count, out), dtype, saved=kept)
-        given = {"bias": False, "keeps_input": False, "left_gradient": not is_input}
+        expert = part.named("expert").mlp(rows, sizes, keeps_input=False, is_input=is_input)
+        kept, gate = rows * (count * out + width), part.named("gate")
+        known = part.named("mix").streamed((rows, count, out), saved=kept)
         task = (
-            parts.linear(gated, rows, width, count, dtype, **given),
-            moved(gated, (rows, count), dtype, kind=softmax, saved=rows * count),
-            parts.batched(gated, (rows, 1, count, out), dtype, saved=rows * out),
-            *mlp(f"{name}.tower", rows, tower, dtype),
+            gate.linear(rows, width, count, bias=False, saved=0, left_gradient=not is_input),
+            gate.streamed((rows, count), kind=OperatorKind.SOFTMAX, saved=rows * count),
+            gate.batched((rows, 1, count, out), saved=rows * out),
+            *part.named("tower").mlp(rows, tower, keeps_input=False),
         )
         operators = (
             *joined,

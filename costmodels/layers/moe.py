@@ -1,18 +1,11 @@
 """``moe``: a mixture of experts, of which each position uses a few."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, final
-
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 from costmodels.operators import OperatorKind
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Moe(AbstractLayer):
     """A mixture of experts: a gate sends each position to a few of several small networks.
 
@@ -29,39 +22,33 @@ class Moe(AbstractLayer):
     top: int
     ffn: int
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range."""
-        AbstractLayer.__post_init__(self)
-        self.need(
-            self.top <= self.experts,
-            f"top must be at most experts, got {self.top} of {self.experts}",
-        )
+    def rules(self) -> dict[str, bool]:
+        """Positions go to some of the experts."""
+        rule = f"top must be at most experts, got {self.top} of {self.experts}"
+        return {rule: self.top <= self.experts}
 
     def build(self, flow: Flow) -> Built:
         """The gate, the choice of experts, rows to them, their two products, and rows back."""
         joined, met = parts.joined(flow, self.prefix)
-        rows, width, dtype = met.positions, met.width, met.dtype
-        name, experts, ffn = self.prefix, self.experts, self.ffn
+        rows, width, experts, ffn = met.positions, met.width, self.experts, self.ffn
+        part = parts.Part(name=self.prefix, dtype=met.dtype)
         share = -(-rows * self.top // experts)
         taken = experts * share
-        moved = partial(parts.streamed, dtype=dtype)
-        gate, chosen, taking, giving = (f"{name}.{x}" for x in ("gate", "experts", "take", "give"))
+        gate, chosen, taking, giving = map(part.named, ("gate", "experts", "take", "give"))
         weights, inner = experts * width * ffn, (experts, share, ffn, width)
         outer = experts, share, width, ffn
-        left: dict[str, Any] = {"left_gradient": not met.is_input}
         softmax, other, gather = OperatorKind.SOFTMAX, OperatorKind.OTHER, OperatorKind.GATHER
-        sorted_: dict[str, Any] = {"saved": 2 * taken, "num_sorted": rows * self.top}
         operators = (
             *joined,
-            parts.linear(gate, rows, width, experts, dtype, bias=False, **left),
-            moved(gate, (rows, experts), kind=softmax, saved=rows * experts),
-            moved(gate, (rows, experts), kind=other, **sorted_),
-            moved(taking, (taken, width), kind=gather, saved=taken * width),
-            parts.batched(chosen, outer, dtype, num_parameters=weights, **left),
-            moved(chosen, (taken, ffn), saved=taken * ffn),
-            parts.batched(chosen, inner, dtype, num_parameters=weights, saved=taken * width),
-            moved(giving, (taken, width), saved=taken * (1 + width)),
-            moved(giving, (rows, width)),
-            moved(giving, (rows, width), reads=2.0, kind=gather),
+            gate.linear(rows, width, experts, bias=False, left_gradient=not met.is_input),
+            gate.streamed((rows, experts), kind=softmax, saved=rows * experts),
+            gate.streamed((rows, experts), kind=other, saved=2 * taken, num_sorted=rows * self.top),
+            taking.streamed((taken, width), kind=gather, saved=taken * width),
+            chosen.batched(outer, num_parameters=weights, left_gradient=not met.is_input),
+            chosen.streamed((taken, ffn), saved=taken * ffn),
+            chosen.batched(inner, num_parameters=weights, saved=taken * width),
+            giving.streamed((taken, width), saved=taken * (1 + width)),
+            giving.streamed((rows, width)),
+            giving.streamed((rows, width), reads=2.0, kind=gather),
         )
         return self.placed(operators, met.after(width))

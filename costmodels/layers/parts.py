@@ -9,20 +9,21 @@ Sequences may differ in length: how much work a batch of them has, and how batch
 :class:`AbstractSequenceLayer`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from statistics import fmean, pstdev
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Self
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, Operators
 from costmodels.operators import BATCHED, Operator, OperatorKind
 
+Shape = tuple[int, ...]
+CAST_BYTES = 6.0
+"""Bytes per element to cast it between fp32 and a type of two bytes: four on one side, two on the
+other."""
 _MASTER_BYTES = 4.0
 """Bytes of a number in fp32: parameters, and the means and deviations of norms, have this type
 whatever the products compute in."""
@@ -33,166 +34,111 @@ def kept_bytes(dtype: DataType) -> float:
     return max(dtype.num_bytes, DataType.FP16.num_bytes)
 
 
-def matmul(
-    name: str,
-    shape: tuple[int, int, int, int],
-    dtype: DataType,
-    *,
-    num_parameters: int = 0,
-    saved: float = 0.0,
-    kind: OperatorKind = OperatorKind.MATMUL,
-    **fields: Any,
-) -> Operator:
-    """``count`` matrix products of m x k times k x n.
-
-    Args:
-        name: name of the operator.
-        shape: ``(count, m, k, n)``.
-        dtype: type of operands and result.
-        num_parameters: trained elements.
-        saved: elements that are kept for the backward pass.
-        kind: kind of the product.
-        fields: further fields of the operator.
-    """
-    count, m, k, n = shape
-    element = dtype.num_bytes
-    amounts = {
-        "read_bytes": float(element * count * (m * k + k * n)),
-        "written_bytes": float(element * count * m * n),
-        "saved_bytes": float(kept_bytes(dtype) * saved),
-        "is_cast": num_parameters > 0 and dtype.num_bytes == DataType.FP16.num_bytes,
-    }
-    trained = trained_fields(num_parameters)
-    return Operator(name=name, kind=kind, shape=shape, dtype=dtype, **trained, **amounts | fields)
-
-
 def trained_fields(count: int) -> dict[str, Any]:
     """The fields of an operator with so many trained elements."""
     return {"num_parameters": count, "parameter_bytes": _MASTER_BYTES * count}
 
 
-batched: Final = partial(matmul, kind=OperatorKind.BATCHED_MATMUL)
-"""A batched product, also if the count is 1."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Makes operators of one name and one type of elements.
 
-
-def linear(
-    name: str,
-    rows: int,
-    fan_in: int,
-    fan_out: int,
-    dtype: DataType,
-    *,
-    bias: bool = True,
-    keeps_input: bool = True,
-    **fields: Any,
-) -> Operator:
-    """The product of a linear layer, which keeps its input unless another operator does."""
-    count = fan_in * fan_out + (fan_out if bias else 0)
-    saved, shape = rows * fan_in if keeps_input else 0, (1, rows, fan_in, fan_out)
-    return matmul(name, shape, dtype, num_parameters=count, saved=saved, **fields)
-
-
-def streamed(
-    name: str,
-    shape: tuple[int, ...],
-    dtype: DataType,
-    *,
-    reads: float = 1.0,
-    kind: OperatorKind = OperatorKind.ELEMENTWISE,
-    saved: float = 0.0,
-    **fields: Any,
-) -> Operator:
-    """An operator whose time depends on the bytes that it reads and writes.
-
-    Args:
-        name: name of the operator.
-        shape: shape of the tensors.
-        dtype: type of their elements.
-        reads: how many tensors of this shape it reads; it writes one.
-        kind: kind of the operator.
-        saved: elements that are kept for the backward pass.
-        fields: further fields of the operator.
+    Its methods take shapes of tensors, and further fields of the operator. ``saved`` are the
+    elements that are kept for the backward pass.
     """
-    size = float(math.prod(shape)) * dtype.num_bytes
-    amounts = {
-        "read_bytes": reads * size,
-        "written_bytes": size,
-        "saved_bytes": float(kept_bytes(dtype) * saved),
-    }
-    return Operator(name=name, kind=kind, shape=shape, dtype=dtype, **amounts | fields)
 
+    name: str
+    dtype: DataType
 
-def norm(name: str, rows: int, width: int, dtype: DataType, **fields: Any) -> Operator:
-    """Layer normalization with weight and bias; it keeps its input, means and deviations."""
-    kept = float(kept_bytes(dtype) * rows * width) + 2.0 * _MASTER_BYTES * rows
-    trained = trained_fields(2 * width) | {"saved_bytes": kept}
-    return streamed(name, (rows, width), dtype, kind=OperatorKind.NORM, **trained | fields)
+    def named(self, name: str) -> Self:
+        """The same for a part of this part."""
+        return replace(self, name=f"{self.name}.{name}")
 
+    def operator(self, shape: Shape, *, saved: float = 0.0, **fields: Any) -> Operator:
+        """Any operator."""
+        kept = float(kept_bytes(self.dtype) * saved)
+        given: dict[str, Any] = {"name": self.name, "dtype": self.dtype, "saved_bytes": kept}
+        return Operator(shape=shape, **given | fields)
 
-def gather(
-    name: str, shape: tuple[int, ...], dtype: DataType, num_parameters: int, **fields: Any
-) -> Operator:
-    """Looks up one row of a trained matrix for each row of ``shape``; it keeps indices of 8 bytes.
+    def matmul(self, shape: Shape, *, num_parameters: int = 0, **fields: Any) -> Operator:
+        """``count`` matrix products of m x k times k x n, with so many trained elements.
 
-    Args:
-        name: name of the operator.
-        shape: shape of the result.
-        dtype: type of its elements.
-        num_parameters: elements of the matrix.
-        fields: further fields of the operator.
-    """
-    given = trained_fields(num_parameters) | {"saved_bytes": 8.0 * math.prod(shape[:-1])}
-    return streamed(name, shape, dtype, kind=OperatorKind.GATHER, **given | fields)
+        ``shape`` is ``(count, m, k, n)``.
+        """
+        (count, m, k, n), element = shape, self.dtype.num_bytes
+        amounts = {
+            "kind": OperatorKind.MATMUL,
+            "read_bytes": float(element * count * (m * k + k * n)),
+            "written_bytes": float(element * count * m * n),
+            "is_cast": num_parameters > 0 and element == DataType.FP16.num_bytes,
+        }
+        return self.operator(shape, **trained_fields(num_parameters) | amounts | fields)
 
+    def batched(self, shape: Shape, **fields: Any) -> Operator:
+        """A batched product, also if the count is 1."""
+        return self.matmul(shape, kind=OperatorKind.BATCHED_MATMUL, **fields)
 
-def mlp(
-    name: str,
-    rows: int,
-    sizes: tuple[int, ...],
-    dtype: DataType,
-    *,
-    keeps_input: bool = True,
-    is_input: bool = False,
-) -> tuple[Operator, ...]:
-    """Linear layers, each with an activation or another operator that reads and writes its output.
+    def linear(
+        self, rows: int, fan_in: int, fan_out: int, *, bias: bool = True, **fields: Any
+    ) -> Operator:
+        """The product of a linear layer, which keeps its input unless ``saved`` is 0."""
+        count = fan_in * fan_out + (fan_out if bias else 0)
+        given = {"num_parameters": count, "saved": rows * fan_in}
+        return self.matmul((1, rows, fan_in, fan_out), **given | fields)
 
-    What is kept are the outputs of the activations, and the input unless another operator keeps
-    that. A layer without input elements is left out.
+    def streamed(self, shape: Shape, *, reads: float = 1.0, **fields: Any) -> Operator:
+        """An operator whose time depends on the bytes that it reads and writes.
 
-    Args:
-        name: the names of the operators begin with it.
-        rows: rows of the matrix.
-        sizes: width of the input, then the output width of each layer.
-        dtype: element type.
-        keeps_input: whether no other operator keeps the input.
-        is_input: whether the first layer reads the input of the model, which has no gradient.
-    """
-    operators: list[Operator] = []
-    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
-        if not fan_in:
-            continue
-        part, keeps = f"{name}.{i}", keeps_input and not i
-        given = {"keeps_input": keeps, "left_gradient": bool(i) or not is_input}
-        active = streamed(part, (rows, fan_out), dtype, saved=rows * fan_out)
-        operators += [linear(part, rows, fan_in, fan_out, dtype, **given), active]
-    return tuple(operators)
+        It reads ``reads`` tensors of the shape and writes one.
+        """
+        size = float(math.prod(shape)) * self.dtype.num_bytes
+        kind = OperatorKind.ELEMENTWISE
+        given: dict[str, Any] = {"kind": kind, "read_bytes": reads * size, "written_bytes": size}
+        return self.operator(shape, **given | fields)
 
+    def norm(self, rows: int, width: int, **fields: Any) -> Operator:
+        """Layer normalization with weight and bias; it keeps its input, means and deviations."""
+        kept = float(kept_bytes(self.dtype) * rows * width) + 2.0 * _MASTER_BYTES * rows
+        given = trained_fields(2 * width) | {"kind": OperatorKind.NORM, "saved_bytes": kept}
+        return self.streamed((rows, width), **given | fields)
 
-def reduced(
-    name: str, shape: tuple[int, ...], dtype: DataType, *, result: int, saved: float = 0.0
-) -> Operator:
-    """The sum of a tensor along some of its axes.
+    def gather(self, shape: Shape, num_parameters: int, **fields: Any) -> Operator:
+        """Looks up one row of a trained matrix of so many elements for each row of ``shape``.
 
-    Args:
-        name: name of the operator.
-        shape: shape of the tensor.
-        dtype: type of its elements.
-        result: elements of the result.
-        saved: elements that are kept for the backward pass.
-    """
-    written = float(result * dtype.num_bytes)
-    kind = OperatorKind.REDUCTION
-    return streamed(name, shape, dtype, kind=kind, saved=saved, written_bytes=written)
+        It keeps indices of 8 bytes.
+        """
+        given = trained_fields(num_parameters) | {"saved_bytes": 8.0 * math.prod(shape[:-1])}
+        return self.streamed(shape, kind=OperatorKind.GATHER, **given | fields)
+
+    def mlp(
+        self, rows: int, sizes: Shape, *, keeps_input: bool = True, is_input: bool = False
+    ) -> Operators:
+        """Linear layers, each with an activation or another operator over its output.
+
+        What is kept are the outputs of the activations, and the input unless another operator keeps
+        that. A layer without input elements is left out.
+
+        Args:
+            rows: rows of the matrix.
+            sizes: width of the input, then the output width of each layer.
+            keeps_input: whether no other operator keeps the input.
+            is_input: whether the first layer reads the input of the model, which has no gradient.
+        """
+        operators: list[Operator] = []
+        for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            if not fan_in:
+                continue
+            part, saved = self.named(str(i)), rows * fan_in if keeps_input and not i else 0
+            given: dict[str, Any] = {"saved": saved, "left_gradient": bool(i) or not is_input}
+            active = part.streamed((rows, fan_out), saved=rows * fan_out)
+            operators += [part.linear(rows, fan_in, fan_out, **given), active]
+        return tuple(operators)
+
+    def reduced(self, shape: Shape, *, result: int, **fields: Any) -> Operator:
+        """The sum of a tensor along some of its axes, with ``result`` elements."""
+        written = float(result * self.dtype.num_bytes)
+        kind = OperatorKind.REDUCTION
+        return self.streamed(shape, kind=kind, written_bytes=written, **fields)
 
 
 # ------------------ joins and sequences
@@ -214,11 +160,10 @@ class AbstractSequenceLayer(AbstractLayer):
     balanced: bool = False
     needs: ClassVar[dict[str, str]] = {"balanced": "lengths"}
 
-    def __post_init__(self) -> None:
-        """Refuse sizes and lengths that are out of range."""
-        AbstractLayer.__post_init__(self)
+    def rules(self) -> dict[str, bool]:
+        """Lengths are in their range."""
         wrong = [v for v in self.lengths if not 1 <= v <= self.seq]
-        self.need(not wrong, f"lengths must be 1..seq ({self.seq}), got {wrong[:3]}")
+        return {f"lengths must be 1..seq ({self.seq}), got {wrong[:3]}": not wrong}
 
     def evened(self) -> Self:
         """This layer with sequences that are handed out so that all ranks have equal work."""
@@ -247,7 +192,7 @@ class AbstractSequenceLayer(AbstractLayer):
         """Mean number of positions of a batch of ``batch_size`` sequences."""
         return round(batch_size * self.mean_length)
 
-    def uneven(self, operators: tuple[Operator, ...], batch_size: int) -> tuple[Operator, ...]:
+    def uneven(self, operators: Operators, batch_size: int) -> Operators:
         """The operators with how much their work differs from batch to batch.
 
         The work of attention is proportional to the sum of the squared lengths of a batch, and all
@@ -275,7 +220,7 @@ class AbstractSequenceLayer(AbstractLayer):
 
     def positions(
         self, flow: Flow, widths: tuple[int, int], contextual: tuple[int, int] = (0, 0)
-    ) -> tuple[tuple[Operator, ...], Flow]:
+    ) -> tuple[Operators, Flow]:
         """Turns what reaches a layer of sequences into positions of the width that the layer takes.
 
         Args:
@@ -294,8 +239,8 @@ class AbstractSequenceLayer(AbstractLayer):
         """
         first, met = joined(flow)
         elements, count = met.width * met.length, math.ceil(self.mean_length)
-        given, taken = widths
-        others, other_width = contextual
+        (given, taken), (others, other_width) = widths, contextual
+        part = Part(name=f"{self.prefix}.input", dtype=flow.dtype)
         also = f" and {others} of {other_width}" if others else ""
         self.need(
             elements == given * (count - others) + others * other_width,
@@ -304,12 +249,12 @@ class AbstractSequenceLayer(AbstractLayer):
         )
         if given != taken:
             rows = self.rows(flow.batch_size) - flow.batch_size * others
-            product = linear(f"{self.prefix}.input", rows, given, taken, flow.dtype)
+            product = part.linear(rows, given, taken)
             first += self.uneven((product,), flow.batch_size)
         if others and (given != taken or other_width != taken):
             shape, kept = (others, flow.batch_size, other_width, taken), others * other_width
-            own: dict[str, Any] = {"num_parameters": kept * taken, "saved": flow.batch_size * kept}
-            first += (batched(f"{self.prefix}.input", shape, flow.dtype, **own),)
+            own = part.batched(shape, num_parameters=kept * taken, saved=flow.batch_size * kept)
+            first += (own,)
         return first, met.after(taken, count)
 
 
@@ -319,7 +264,7 @@ _FUSED_MULTIPLE = 8
 """The number of results of a fused interaction is a multiple of this; the rest are zeros."""
 
 
-def joined(flow: Flow, needed_by: str = "") -> tuple[tuple[Operator, ...], Flow]:
+def joined(flow: Flow, needed_by: str = "") -> tuple[Operators, Flow]:
     """Joins the looked-up vectors and what comes from the layer before to one row per sample.
 
     The host splits what the tables gave and joins it (:func:`_collected`). Without looked-up
@@ -343,7 +288,7 @@ def joined(flow: Flow, needed_by: str = "") -> tuple[tuple[Operator, ...], Flow]
     return _collected(flow), _without_vectors(flow, width)
 
 
-def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
+def dot(flow: Flow) -> tuple[Operators, Flow]:
     """Dot products of all pairs of vectors, followed by the dense vector (Naumov et al. 2019).
 
     The dense vector is one of the vectors. It follows the products only if a layer has made it: the
@@ -353,6 +298,7 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     vectors = flow.num_vectors + (1 if flow.width else 0)
     elements = flow.num_elements + flow.width
     batch, width = flow.batch_size, max(1, elements // max(vectors, 1))
+    part = Part(name="dot", dtype=flow.dtype)
     pairs = vectors * (vectors - 1) // 2
     passed = 0 if flow.is_input else flow.width
     if flow.interaction_kernel == "fused":
@@ -360,10 +306,8 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         # kernel reads the vectors, and writes pairs and the dense vector.
         wide = math.ceil((pairs + passed) / _FUSED_MULTIPLE) * _FUSED_MULTIPLE
         read, written = batch * elements, batch * wide
-        kernel = streamed(
-            "dot",
+        kernel = part.streamed(
             (read,),
-            flow.dtype,
             saved=read,
             written_bytes=float(written * flow.dtype.num_bytes),
             backward_bytes=float((2 * read + written) * flow.dtype.num_bytes),
@@ -376,21 +320,18 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         # that of the joined tensor. HugeCTR's kernels write to where the interaction reads.
         returned = 2.0 * batch * flow.num_elements * flow.dtype.num_bytes
         given: dict[str, Any] = {"num_calls": 2, "backward_bytes": returned}
-        copy = streamed("concat", (batch, elements), flow.dtype, **given)
+        copy = replace(part, name="concat").streamed((batch, elements), **given)
         return (copy, kernel), _without_vectors(flow, wide)
     is_compiled = flow.interaction_kernel == "compiled"
     # Both operands are the joined vectors: one tensor, or two copies in two bytes. The gradient of
     # the row of pairs stays until the layers before the tables have taken their part of it.
     kept = _COPIED * batch * elements + flow.dtype.num_bytes * batch * (pairs + passed)
-    shape = batch, vectors, width, vectors
-    product = batched("dot", shape, flow.dtype, saved_bytes=kept)
+    product = part.batched((batch, vectors, width, vectors), saved_bytes=kept)
     # The gradient of the products is filled with zeros and written. Both operands are the same
     # vectors, whose two gradients are added up.
     returned = batch * (2.0 * vectors**2 + pairs + 3.0 * elements) * flow.dtype.num_bytes
-    chosen = streamed(
-        "dot",
+    chosen = part.streamed(
         (batch, pairs),
-        flow.dtype,
         kind=OperatorKind.GATHER,
         num_kernels=2,
         num_sorted=0 if is_compiled else batch * pairs,
@@ -400,12 +341,12 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     operators = (*_collected(flow, is_cast=True), product, chosen)
     if flow.piece_bytes:
         # The copy of pairs and dense vector to one row, and that of the gradient of the pairs.
-        row = streamed("pairs", (batch, pairs + passed), flow.dtype)
+        row = replace(part, name="pairs").streamed((batch, pairs + passed))
         operators += (replace(row, num_calls=0, num_joined=2, backward_bytes=row.moved_bytes),)
     return operators, _without_vectors(flow, pairs + passed)
 
 
-def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
+def _collected(flow: Flow, *, is_cast: bool = False) -> Operators:
     """All vectors side by side; they are copied even if there is only one.
 
     These are two calls, but one kernel, which copies. Models of TorchRec join the looked-up vectors
@@ -417,23 +358,24 @@ def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
         is_cast: whether autocast casts the vectors for a product of them with themselves: both
             operands, and both gradients.
     """
-    name, batch, dense = "concat", flow.batch_size, flow.width * flow.length
-    elements = flow.num_elements + dense
+    batch, dense = flow.batch_size, flow.width * flow.length
+    elements, part = flow.num_elements + dense, Part(name="concat", dtype=flow.dtype)
     if not flow.piece_bytes or not flow.num_vectors:
-        return (streamed(name, (batch, elements), flow.dtype, num_calls=2),)
-    dtype = DataType.FP32 if flow.piece_bytes == DataType.FP32.num_bytes else flow.dtype
-    pieces = streamed(name, (batch, flow.num_elements), dtype)
+        return (part.streamed((batch, elements), num_calls=2),)
+    if flow.piece_bytes == DataType.FP32.num_bytes:
+        part = replace(part, dtype=DataType.FP32)
+    pieces = part.streamed((batch, flow.num_elements))
     pieces = replace(pieces, num_joined=flow.num_vectors, backward_bytes=pieces.moved_bytes)
-    returned = 2.0 * batch * dense * dtype.num_bytes
-    copy = streamed(name, (batch, elements), dtype, backward_bytes=returned)
-    if not is_cast or dtype.num_bytes == flow.dtype.num_bytes:
+    returned = 2.0 * batch * dense * part.dtype.num_bytes
+    copy = part.streamed((batch, elements), backward_bytes=returned)
+    if not is_cast or part.dtype.num_bytes == flow.dtype.num_bytes:
         return pieces, copy
-    casts = streamed(name, (batch, elements), dtype, reads=2.0)
+    casts = part.streamed((batch, elements), reads=2.0)
     casts = replace(casts, num_kernels=2, num_calls=0, backward_bytes=1.5 * casts.moved_bytes)
     return pieces, copy, casts
 
 
-def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
+def cross(flow: Flow, num_layers: int, rank: int) -> Operators:
     """Low-rank cross layers x0 * (U (V x) + b) + x (Wang et al. 2021).
 
     After both products of a layer, two kernels run in fp32, which read x0, the product and x once
@@ -465,14 +407,14 @@ def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
     given |= {"num_kernels": 2, "num_calls": 0}
     operators: list[Operator] = []
     for i in range(num_layers):
-        name, kept = f"cross.{i}", 0.0 if is_input else row
+        kept = 0.0 if is_input else row
         if not i:
             kept += kept + (row if dtype.num_bytes < DataType.FP32.num_bytes else 0.0)
-        up = linear(name, batch, rank, width, dtype)
-        left = i > 0 or not is_input
-        down = linear(name, batch, width, rank, dtype, bias=False, left_gradient=left)
-        terms = streamed(name, (batch, width), DataType.FP32, saved_bytes=kept, **given)
-        operators += [down, up, terms]
+        part, left = Part(name=f"cross.{i}", dtype=dtype), i > 0 or not is_input
+        down = part.linear(batch, width, rank, bias=False, left_gradient=left)
+        wide = replace(part, dtype=DataType.FP32)
+        terms = wide.streamed((batch, width), saved_bytes=kept, **given)
+        operators += [down, part.linear(batch, rank, width), terms]
     return tuple(operators)
 
 
@@ -484,9 +426,9 @@ def dlrm(flow: Flow, keys: Any) -> Built:
         keys: has the fields of :class:`costmodels.layers.dlrm.Dlrm`; without widths of a top MLP
             there is no interaction.
     """
-    batch, dtype, bottom, top = flow.batch_size, flow.dtype, keys.bottom_mlp, keys.top_mlp
-    sizes = (flow.width, *bottom)
-    before = mlp("bottom", batch, sizes, dtype, is_input=flow.is_input)
+    batch, bottom, top = flow.batch_size, keys.bottom_mlp, keys.top_mlp
+    sizes, part = (flow.width, *bottom), Part(name="bottom", dtype=flow.dtype)
+    before = part.mlp(batch, sizes, is_input=flow.is_input)
     if not top:
         return Built(before=before, flow=flow)
     given = replace(flow, width=sizes[-1], is_input=flow.is_input and not bottom)
@@ -497,7 +439,7 @@ def dlrm(flow: Flow, keys: Any) -> Built:
         met = _without_vectors(given, given.num_elements + given.width)
     if keys.interaction == "dcn":
         operators += cross(met, keys.dcn_num_layers, keys.dcn_low_rank_dim)
-    operators += mlp("top", batch, (met.width, *top), dtype)
+    operators += replace(part, name="top").mlp(batch, (met.width, *top))
     return Built(before=before, after=operators, flow=met.after(top[-1]))
 
 

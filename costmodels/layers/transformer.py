@@ -13,31 +13,30 @@ linear layers only: each of them scales and casts its input, its weights and its
 other operators, attention too, use two bytes per element.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Self
 
 from costmodels.datatypes import DataType
 from costmodels.layers import parts
-from costmodels.layers.base import Built, Flow
+from costmodels.layers.base import Built, Flow, Operators, layer_kind
+from costmodels.layers.parts import CAST_BYTES, Shape
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
-_CAST = 6.0
-"""Bytes per element to cast it between fp32 and a type of two bytes: four on one side, two on the
-other."""
 _SCALED = 6.0
 """Bytes per element to scale it from a type of two bytes to one of one byte. The tensor is read
 twice, for its largest value and for the cast, and written twice, as it is and transposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
-    """How the operators of a block are run.
+class Style(parts.Part):
+    """How the operators of a part of a block are run, and what makes them.
+
+    Results of the methods have ``width`` elements in each of ``rows`` rows.
 
     Attributes:
+        name: of the operators.
         dtype: type of the products of linear layers.
         autocast: whether weights and residuals are fp32, and are cast before products.
         compiled: whether a compiler joins the kernels between products.
@@ -48,7 +47,6 @@ class Style:
         old_bias: whether linear layers add their bias in a kernel of its own.
     """
 
-    dtype: DataType
     autocast: bool = False
     compiled: bool = False
     dropout: bool = False
@@ -62,9 +60,10 @@ class Style:
         return self.dtype.num_bytes < DataType.FP32.num_bytes
 
     @property
-    def inner(self) -> DataType:
-        """Type of all products that are not linear layers of a block, such as attention."""
-        return DataType.BF16 if self.dtype.num_bytes < DataType.BF16.num_bytes else self.dtype
+    def inner(self) -> Self:
+        """The same with the type of products that are no linear layers of a block."""
+        is_narrow = self.dtype.num_bytes < DataType.BF16.num_bytes
+        return replace(self, dtype=DataType.BF16) if is_narrow else self
 
     @property
     def casts(self) -> bool:
@@ -86,210 +85,175 @@ class Style:
         """Bytes per element that dropout reads and writes, with one byte of its mask."""
         return 2.0 * self.element + 1.0
 
+    def moved(
+        self, shape: Shape, forward: float, backward: float, saved: float = 0.0, **fields: Any
+    ) -> Operator:
+        """An operator whose time depends on the bytes that it moves.
 
-def _moved(
-    name: str,
-    shape: tuple[int, ...],
-    style: Style,
-    forward: float,
-    backward: float,
-    *,
-    kind: OperatorKind = OperatorKind.ELEMENTWISE,
-    saved: float = 0.0,
-    num_kernels: int = 1,
-    **fields: Any,
-) -> Operator:
-    """An operator whose time depends on the bytes that it moves.
+        Args:
+            shape: shape of the tensor that it works on.
+            forward: bytes per element that its forward pass reads and writes; 0 for none.
+            backward: bytes per element that its backward pass reads and writes.
+            saved: bytes per element that are kept for the backward pass.
+            fields: further fields of the operator; ``num_kernels`` counts if there is a forward
+                pass.
+        """
+        elements = float(math.prod(shape))
+        runs = fields.pop("num_kernels", 1) if forward else 0
+        given: dict[str, Any] = {
+            "kind": OperatorKind.ELEMENTWISE,
+            "read_bytes": 0.5 * forward * elements,
+            "written_bytes": 0.5 * forward * elements,
+            "backward_bytes": backward * elements,
+            "saved_bytes": saved * elements,
+            "num_kernels": runs,
+            "num_calls": runs,
+            "is_vectorized": self.compiled,
+        }
+        return self.operator(shape, **given | fields)
 
-    Args:
-        name: name of the operator.
-        shape: shape of the tensor that it works on.
-        style: how it is run.
-        forward: bytes per element that its forward pass reads and writes; 0 for none.
-        backward: bytes per element that its backward pass reads and writes.
-        kind: kind of the operator.
-        saved: bytes per element that are kept for the backward pass.
-        num_kernels: kernels of the forward pass, if there is one.
-        fields: further fields of the operator.
-    """
-    elements = float(math.prod(shape))
-    runs = num_kernels if forward else 0
-    given: dict[str, Any] = {
-        "dtype": style.dtype,
-        "read_bytes": 0.5 * forward * elements,
-        "written_bytes": 0.5 * forward * elements,
-        "backward_bytes": backward * elements,
-        "saved_bytes": saved * elements,
-        "num_kernels": runs,
-        "num_calls": runs,
-        "is_vectorized": style.compiled,
-    }
-    return Operator(name=name, kind=kind, shape=shape, **given | fields)
+    def projected(
+        self, rows: int, fan_in: int, width: int, *, keeps_input: bool = True
+    ) -> Operators:
+        """A linear layer: its product, the sum of its bias's gradient, and the casts that it needs.
 
+        Args:
+            rows: rows of its input.
+            fan_in: elements of a row of its input.
+            width: elements of a row of its result.
+            keeps_input: whether no other operator keeps the input for the backward pass.
+        """
+        result, weights, kept = (rows, width), (fan_in, width), rows * fan_in * keeps_input
+        operators = [self.linear(rows, fan_in, width, bias=False, saved=kept, is_cast=False)]
+        if self.bias:
+            added = 2.0 * self.element if self.old_bias else 0.0
+            own = {"kind": OperatorKind.REDUCTION, **parts.trained_fields(width)}
+            operators.append(self.moved(result, added, self.element, **own))
+        if self.casts:
+            operators.append(self.moved(weights, CAST_BYTES, CAST_BYTES))
+        if self.dtype is not self.inner.dtype:
+            operators.append(self.moved((rows, fan_in), _SCALED, 0.0))
+            operators.append(self.moved(weights, _SCALED, 0.0))
+            operators.append(self.moved(result, 0.0, _SCALED))
+        return tuple(operators)
 
-def _linear(
-    name: str, rows: int, fan_in: int, fan_out: int, style: Style, *, keeps_input: bool = True
-) -> tuple[Operator, ...]:
-    """A linear layer: its product, the sum of its bias's gradient, and the casts that it needs.
+    def normed(self, rows: int, width: int) -> Operators:
+        """A norm.
 
-    Args:
-        name: name of the operators.
-        rows: rows of its input.
-        fan_in: elements of a row of its input.
-        fan_out: elements of a row of its result.
-        style: how it is run.
-        keeps_input: whether no other operator keeps the input for the backward pass.
-    """
-    given = {"bias": False, "keeps_input": keeps_input, "is_cast": False}
-    operators = [parts.linear(name, rows, fan_in, fan_out, style.dtype, **given)]
-    if style.bias:
-        added = 2.0 * style.element if style.old_bias else 0.0
-        own = {"kind": OperatorKind.REDUCTION, **parts.trained_fields(fan_out)}
-        operators.append(_moved(name, (rows, fan_out), style, added, style.element, **own))
-    if style.casts:
-        operators.append(_moved(name, (fan_in, fan_out), style, _CAST, _CAST))
-    if style.dtype is not style.inner:
-        operators.append(_moved(name, (rows, fan_in), style, _SCALED, 0.0))
-        operators.append(_moved(name, (fan_in, fan_out), style, _SCALED, 0.0))
-        operators.append(_moved(name, (rows, fan_out), style, 0.0, _SCALED))
-    return tuple(operators)
+        In the backward pass two kernels read the gradient and the input: one for the gradient of
+        the input, and one for the gradients of the weights. A compiler joins the norm with the
+        addition before it and the cast after it.
+        """
+        shape, trained = (rows, width), parts.trained_fields(width * (2 if self.bias else 1))
+        if self.composed and not self.bias:
+            # A root mean square norm in single kernels: a square, a mean, two products, in fp32.
+            own = trained | {"saved": 8.0, "num_kernels": 6, "dtype": DataType.FP32}
+            made, is_cast = self.moved(shape, 28.0, 76.0, **own), self.casts
+        else:
+            is_cast = self.casts and not self.compiled
+            result = 4.0 if is_cast else self.element
+            forward, backward = result + self.residual, 2.0 * (result + self.residual)
+            forward, backward = (
+                (result, backward) if self.compiled else (forward, backward + self.residual)
+            )
+            kept = self.residual * float(math.prod(shape)) + 8.0 * rows
+            own = trained | {"kind": OperatorKind.NORM, "saved_bytes": kept}
+            made = self.moved(shape, forward, backward, **own)
+        return (made, *((self.moved(shape, CAST_BYTES, CAST_BYTES),) if is_cast else ()))
 
+    def added(self, rows: int, width: int) -> Operators:
+        """Dropout, and the addition to the residuals.
 
-def _norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
-    """A norm of ``rows`` rows of ``width`` elements.
+        The backward pass adds up the gradients of both paths.
+        """
+        shape, path = (rows, width), self.residual
+        if self.compiled:
+            backward = path + (path + self.element)
+            kept = 1.0 if self.dropout else 0.0
+            return (self.moved(shape, self.element + 2.0 * path, backward, kept),)
+        dropped = self.moved(shape, self.dropped, self.dropped, 1.0)
+        backward = 3.0 * path + (CAST_BYTES if self.casts else 0.0)
+        total = self.moved(shape, self.element + 2.0 * path, backward)
+        return (dropped, total) if self.dropout else (total,)
 
-    In the backward pass two kernels read the gradient and the input: one for the gradient of the
-    input, and one for the gradients of the weights. A compiler joins the norm with the addition
-    before it and the cast after it.
-    """
-    shape, trained = (rows, width), parts.trained_fields(width * (2 if style.bias else 1))
-    if style.composed and not style.bias:
-        # A root mean square norm in single kernels: a square, a mean, two products, all in fp32.
-        own = trained | {"saved": 8.0, "num_kernels": 6, "dtype": DataType.FP32}
-        made, is_cast = _moved(name, shape, style, 28.0, 76.0, **own), style.casts
-    else:
-        is_cast = style.casts and not style.compiled
-        result = 4.0 if is_cast else style.element
-        forward, backward = result + style.residual, 2.0 * (result + style.residual)
-        forward, backward = (
-            (result, backward) if style.compiled else (forward, backward + style.residual)
+    def activated(self, rows: int, width: int, *, gated: bool) -> Operators:
+        """The activation of a feed-forward network.
+
+        It is GELU, or if ``gated`` the product of one half of its input with SiLU of the other
+        half. Composed GELU is a power, two sums, four products and a hyperbolic tangent in fp32.
+        """
+        e, shape = self.element, (rows, width)
+        if not gated and self.composed:
+            casts = 4.0 if self.casts else 0.0
+            own: dict[str, Any] = {"num_kernels": 9, "dtype": DataType.FP32}
+            return (self.moved(shape, 72.0 + casts, 112.0 + casts, 28.0, **own),)
+        if not gated:
+            return (self.moved(shape, 2.0 * e, 3.0 * e, e),)
+        if self.compiled:
+            return (self.moved(shape, 3.0 * e, 5.0 * e, 2.0 * e),)
+        return (self.moved(shape, 5.0 * e, 9.0 * e, 3.0 * e, num_kernels=2),)
+
+    def rotated(self, rows: int, width: int) -> Operator:
+        """Rotary positions of queries and keys, which are ``width`` elements together.
+
+        For queries and for keys these are a negation, a join, two products and a sum.
+        """
+        moved = (2.0 if self.compiled else 13.0) * self.element
+        return self.moved((rows, width), moved, moved, num_kernels=2 if self.compiled else 10)
+
+    def scored(self, sizes: tuple[int, int, int], *, is_causal: bool, is_masked: bool) -> Operators:
+        """Attention that writes its scores.
+
+        Queries, keys, values and the result are copied, because their axes change order. Scores are
+        scaled, masked, normalized and dropped out. Under autocast they are normalized in fp32: the
+        kernel of the softmax itself casts fp16, and a kernel of its own casts bf16.
+
+        Args:
+            sizes: samples times heads, positions, and elements of a head.
+            is_causal: whether positions attend only to earlier ones.
+            is_masked: whether a mask of each sample's padding is added.
+        """
+        groups, length, width = sizes
+        e, shape, size = self.element, (groups, length, length), groups * length * width
+        copied = self.moved(sizes, 2.0 * e, 2.0 * e)
+        first = self.inner.batched((groups, length, width, length), saved=3 * size)
+        last = self.inner.batched((groups, length, length, width), saved=size)
+        is_bf16, kind = self.casts and self.dtype is DataType.BF16, OperatorKind.SOFTMAX
+        wide, read = 4.0 if self.casts else e, 4.0 if is_bf16 else e
+        between: tuple[tuple[bool, float, float, dict[str, Any]], ...] = (
+            (True, 2.0 * e, 2.0 * e, {}),
+            (is_masked, 2.0 * e, 0.0, {}),
+            (is_causal, 2.0 * e, 2.0 * e, {}),
+            (is_bf16, CAST_BYTES, CAST_BYTES, {}),
+            (True, read + wide, 2.0 * wide + read, {"kind": kind, "saved": wide}),
+            (self.dropout, 2.0 * wide + 1.0, 2.0 * wide + 1.0, {"saved": 1.0}),
+            (self.casts, CAST_BYTES, CAST_BYTES, {"saved": 2.0}),
         )
-        kept = style.residual * float(math.prod(shape)) + 8.0 * rows
-        own = trained | {"kind": OperatorKind.NORM, "saved_bytes": kept}
-        made = _moved(name, shape, style, forward, backward, **own)
-    casts = (_moved(name, shape, style, _CAST, _CAST),) if is_cast else ()
-    return (made, *casts)
+        if self.compiled:
+            between = ((True, 2.0 * e, 3.0 * e, {"kind": kind, "saved": e}),)
+        own = (self.moved(shape, *each, **more) for runs, *each, more in between if runs)
+        return (copied, copied, copied, first, *own, last, copied)
 
+    def loss(self, rows: int, width: int, *, is_fused: bool, is_cast: bool) -> Operator:
+        """Log-softmax and negative log-likelihood over ``width`` classes, in fp32.
 
-def _added(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
-    """Dropout, and the addition to the residuals, of ``rows`` rows of ``width`` elements.
-
-    The backward pass adds up the gradients of both paths.
-    """
-    shape, path = (rows, width), style.residual
-    if style.compiled:
-        backward = path + (path + style.element)
-        kept = 1.0 if style.dropout else 0.0
-        return (_moved(name, shape, style, style.element + 2.0 * path, backward, saved=kept),)
-    dropped = _moved(name, shape, style, style.dropped, style.dropped, saved=1.0)
-    backward = 3.0 * path + (_CAST if style.casts else 0.0)
-    total = _moved(name, shape, style, style.element + 2.0 * path, backward)
-    return (dropped, total) if style.dropout else (total,)
-
-
-def _activation(
-    name: str, rows: int, width: int, style: Style, *, gated: bool
-) -> tuple[Operator, ...]:
-    """The activation of a feed-forward network, with results of ``width`` elements in each row.
-
-    It is GELU, or if ``gated`` the product of one half of its input with SiLU of the other half.
-    Composed GELU is a power, two sums, four products and a hyperbolic tangent in fp32.
-    """
-    e, shape = style.element, (rows, width)
-    if not gated and style.composed:
-        casts = 4.0 if style.casts else 0.0
-        forward, backward = 72.0 + casts, 112.0 + casts
-        own: dict[str, Any] = {"saved": 28.0, "num_kernels": 9, "dtype": DataType.FP32}
-        return (_moved(name, shape, style, forward, backward, **own),)
-    if not gated:
-        return (_moved(name, shape, style, 2.0 * e, 3.0 * e, saved=e),)
-    if style.compiled:
-        return (_moved(name, shape, style, 3.0 * e, 5.0 * e, saved=2.0 * e),)
-    return (_moved(name, shape, style, 5.0 * e, 9.0 * e, saved=3.0 * e, num_kernels=2),)
-
-
-def _rotation(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
-    """Rotary positions of queries and keys, which have ``width`` elements together in each row.
-
-    For queries and for keys these are a negation, a join, two products and a sum.
-    """
-    bytes_ = (2.0 if style.compiled else 13.0) * style.element
-    kernels = 2 if style.compiled else 10
-    return (_moved(name, (rows, width), style, bytes_, bytes_, num_kernels=kernels),)
-
-
-def _written_scores(
-    name: str, sizes: tuple[int, int, int], style: Style, *, is_causal: bool, is_masked: bool
-) -> tuple[Operator, ...]:
-    """Attention that writes its scores.
-
-    Queries, keys, values and the result are copied, because their axes change order. Scores are
-    scaled, masked, normalized and dropped out. Under autocast they are normalized in fp32: the
-    kernel of the softmax itself casts fp16, and a kernel of its own casts bf16.
-
-    Args:
-        name: name of the operators.
-        sizes: samples times heads, positions, and elements of a head.
-        style: how the operators are run.
-        is_causal: whether positions attend only to earlier ones.
-        is_masked: whether a mask of each sample's padding is added.
-    """
-    groups, length, width = sizes
-    e, shape, size = style.element, (groups, length, length), groups * length * width
-    copied = _moved(name, sizes, style, 2.0 * e, 2.0 * e)
-    first = parts.batched(name, (groups, length, width, length), style.inner, saved=3 * size)
-    last = parts.batched(name, (groups, length, length, width), style.inner, saved=size)
-    is_bf16, kind = style.casts and style.dtype is DataType.BF16, OperatorKind.SOFTMAX
-    wide, read = 4.0 if style.casts else e, 4.0 if is_bf16 else e
-    between: tuple[tuple[bool, float, float, dict[str, Any]], ...] = (
-        (True, 2.0 * e, 2.0 * e, {}),
-        (is_masked, 2.0 * e, 0.0, {}),
-        (is_causal, 2.0 * e, 2.0 * e, {}),
-        (is_bf16, _CAST, _CAST, {}),
-        (True, read + wide, 2.0 * wide + read, {"kind": kind, "saved": wide}),
-        (style.dropout, 2.0 * wide + 1.0, 2.0 * wide + 1.0, {"saved": 1.0}),
-        (style.casts, _CAST, _CAST, {"saved": 2.0}),
-    )
-    if style.compiled:
-        between = ((True, 2.0 * e, 3.0 * e, {"kind": kind, "saved": e}),)
-    own = (_moved(name, shape, style, *each, **more) for runs, *each, more in between if runs)
-    return (copied, copied, copied, first, *own, last, copied)
-
-
-def _loss(
-    name: str, rows: int, width: int, style: Style, *, is_fused: bool, is_cast: bool
-) -> Operator:
-    """Log-softmax and negative log-likelihood of ``rows`` rows over ``width`` classes, in fp32.
-
-    Eager PyTorch first casts logits of two bytes to fp32, unless the loss is that of masked words
-    under autocast (``is_cast`` false): their log-softmax is in two bytes, and its result is cast.
-    The backward pass fills the gradient, computes that of the log-softmax, and casts it back.
-    Compiled code reads the logits twice in the forward pass. A fused loss (``is_fused``) reads them
-    once in the forward pass, and overwrites them in the backward pass.
-    """
-    e, kind = style.element, OperatorKind.SOFTMAX
-    if is_fused or style.compiled:
-        forward = e if is_fused else 2.0 * e
-        return _moved(name, (rows, width), style, forward, 2.0 * e, kind=kind, saved=e)
-    wide = style.element if style.is_half and not is_cast else 4.0
-    forward, backward, kernels = 3.0 * wide, 5.0 * wide, 1
-    if style.is_half and is_cast:
-        forward, backward, kernels = _CAST + forward, backward + _CAST, 2
-    elif style.casts:
-        forward, backward, kernels = _CAST + forward, backward + _CAST + 4.0, 2
-    return _moved(
-        name, (rows, width), style, forward, backward, kind=kind, saved=4.0, num_kernels=kernels
-    )
+        Eager PyTorch first casts logits of two bytes to fp32, unless the loss is that of masked
+        words under autocast (``is_cast`` false): their log-softmax is in two bytes, and its result
+        is cast. The backward pass fills the gradient, computes that of the log-softmax, and casts
+        it back. Compiled code reads the logits twice in the forward pass. A fused loss
+        (``is_fused``) reads them once in the forward pass, and overwrites them in the backward
+        pass.
+        """
+        e, shape, given = self.element, (rows, width), {"kind": OperatorKind.SOFTMAX}
+        if is_fused or self.compiled:
+            return self.moved(shape, e if is_fused else 2.0 * e, 2.0 * e, e, **given)
+        wide = self.element if self.is_half and not is_cast else 4.0
+        forward, backward, kernels = 3.0 * wide, 5.0 * wide, 1
+        if self.is_half and is_cast:
+            forward, backward, kernels = CAST_BYTES + forward, backward + CAST_BYTES, 2
+        elif self.casts:
+            forward, backward, kernels = CAST_BYTES + forward, backward + CAST_BYTES + 4.0, 2
+        return self.moved(shape, forward, backward, 4.0, num_kernels=kernels, **given)
 
 
 class Checkpoint(StrEnum):
@@ -308,8 +272,7 @@ class Checkpoint(StrEnum):
     REENTRANT = "reentrant"
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Transformer(parts.AbstractSequenceLayer):
     """Blocks of attention and a feed-forward network, and a last norm.
 
@@ -391,26 +354,19 @@ class Transformer(parts.AbstractSequenceLayer):
     composed: bool | None = None
     checkpoint: Checkpoint = Checkpoint.NONE
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range, and keys that do not fit together."""
-        parts.AbstractSequenceLayer.__post_init__(self)
-        self.need(
-            self.hidden % self.heads == 0,
-            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}",
-        )
-        self.need(
-            self.heads % (self.kv_heads or 1) == 0,
-            f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}",
-        )
-        self.need(
-            self.predicted <= self.seq,
-            f"predicted must be 0..seq positions, got {self.predicted} of {self.seq}",
-        )
-        self.need(
-            not (self.masked and self.fused_attention),
-            "masked needs fused_attention: false; the mask of a fused kernel is not "
-            "priced (lengths leave padding out)",
-        )
+    def rules(self) -> dict[str, bool]:
+        """Heads have whole widths, and other keys fit together."""
+        hidden, heads, kv_heads = self.hidden, self.heads, self.kv_heads
+        predicted = f"predicted must be 0..seq positions, got {self.predicted} of {self.seq}"
+        return parts.AbstractSequenceLayer.rules(self) | {
+            f"hidden must be a multiple of heads, got {hidden} and {heads}": hidden % heads == 0,
+            f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}": (
+                heads % (kv_heads or 1) == 0
+            ),
+            predicted: self.predicted <= self.seq,
+            "masked needs fused_attention: false; the mask of a fused kernel is not priced "
+            "(lengths leave padding out)": not (self.masked and self.fused_attention),
+        }
 
     def _is_composed(self, dtype: DataType) -> bool:
         """Whether activations and norms run as single kernels of PyTorch (``composed``)."""
@@ -419,14 +375,14 @@ class Transformer(parts.AbstractSequenceLayer):
         is_wide = self.autocast or dtype.num_bytes == DataType.FP32.num_bytes
         return is_wide and (self.gated or self.joint_qkv)
 
-    def as_compiled(self) -> Transformer:
+    def as_compiled(self) -> Self:
         """The same blocks, compiled."""
         return replace(self, compiled=True)
 
     def build(self, flow: Flow) -> Built:
         """Tokens, the operators of one block with their repeats, the last norm and the loss."""
         split = flow.split
-        joined: tuple[Operator, ...] = ()
+        joined: Operators = ()
         met = flow.after(self.hidden, math.ceil(self.mean_length))
         if not self.vocabulary:
             joined, met = self.positions(flow, (self.hidden, self.hidden))
@@ -439,18 +395,16 @@ class Transformer(parts.AbstractSequenceLayer):
         keys = ("autocast", "compiled", "dropout", "bias")
         given = {key: getattr(self, key) for key in keys}
         given |= {"old_bias": met.has_old_bias, "composed": self._is_composed(met.dtype)}
-        style = Style(dtype=met.dtype, **given)
+        style = Style(name=self.prefix, dtype=met.dtype, **given)
         inner, outer = self._feed_forward(rows, split, style)
         block = self._kept((*self._attention(met, rows, style), *inner), outer)
         blocks = tuple(replace(o, num_repeats=self.layers) for o in block)
-        last = _norm(f"{self.prefix}.last_norm", rows // split, self.hidden, style)
+        last = style.named("last_norm").normed(rows // split, self.hidden)
         ends = (*last, *self._head(met, style))
         own = (*self._tokens(rows // split, split, style), *blocks, *ends)
         return self.placed((*joined, *self.uneven(own, flow.batch_size)), met)
 
-    def _kept(
-        self, block: tuple[Operator, ...], outer: tuple[Operator, ...]
-    ) -> tuple[Operator, ...]:
+    def _kept(self, block: Operators, outer: Operators) -> Operators:
         """The operators of a block, marked with what its backward pass computes again.
 
         Args:
@@ -473,31 +427,31 @@ class Transformer(parts.AbstractSequenceLayer):
         )
         return (first, *map(_again, block[1:]), *last)
 
-    def _attention(self, flow: Flow, rows: int, style: Style) -> tuple[Operator, ...]:
+    def _attention(self, flow: Flow, rows: int, style: Style) -> Operators:
         """The first half of a block: norm, queries, keys and values, attention, and addition."""
-        name, hidden, width = f"{self.prefix}.attention", self.hidden, self.hidden // self.heads
+        style, hidden = style.named("attention"), self.hidden
+        width = hidden // self.heads
         others = 2 * width * (self.kv_heads or self.heads) // flow.split
         mine, own = hidden // flow.split, rows // flow.split
-        first: tuple[Operator, ...] = ()
+        first: Operators = ()
         if self.joint_qkv:
-            first = _linear(name, rows, hidden, mine + others, style)
-            joined = 2.0 * style.element
-            first += (_moved(name, (rows, mine + others), style, 0.0, joined),)
+            first = style.projected(rows, hidden, mine + others)
+            first += (style.moved((rows, mine + others), 0.0, 2.0 * style.element),)
         else:
             for i, size in enumerate((mine, others // 2, others // 2)):
-                first += _linear(name, rows, hidden, size, style, keeps_input=not i)
-        last = _linear(name, rows, mine, hidden, style, keeps_input=False)
+                first += style.projected(rows, hidden, size, keeps_input=not i)
+        last = style.projected(rows, mine, hidden, keeps_input=False)
         if self.rotary:
-            first += _rotation(name, rows, mine + others // 2, style)
+            first += (style.rotated(rows, mine + others // 2),)
         return (
-            *_norm(name, own, hidden, style),
+            *style.normed(own, hidden),
             *first,
-            *self._scores(flow, rows, name, style),
+            *self._scores(flow, rows, style),
             *_shared(last, flow.split),
-            *_added(name, own, hidden, style),
+            *style.added(own, hidden),
         )
 
-    def _scores(self, flow: Flow, rows: int, name: str, style: Style) -> tuple[Operator, ...]:
+    def _scores(self, flow: Flow, rows: int, style: Style) -> Operators:
         """The attention itself, with written scores, or by one kernel that writes none.
 
         The kernel keeps queries, keys, values, the result, and one number in fp32 per row of
@@ -507,75 +461,70 @@ class Transformer(parts.AbstractSequenceLayer):
         batch, length, seen = flow.batch_size, self.seq, self.seq
         if not self.fused_attention:
             sizes = (batch * heads, length, width)
-            return _written_scores(name, sizes, style, is_causal=self.causal, is_masked=self.masked)
+            return style.scored(sizes, is_causal=self.causal, is_masked=self.masked)
         if self.lengths:  # Without padding each sequence attends only to itself.
             batch, length, seen = 1, rows, self.seen
-        dtype, queries = style.inner, batch * heads * length
+        element, queries = style.inner.dtype.num_bytes, batch * heads * length
         # Keys and values, compared with queries.
         shared = 2.0 * (math.ceil(self.kv_heads / flow.split) or heads) / heads
-        kernel = Operator(
-            name=name,
+        kernel = style.inner.operator(
+            (batch * heads, length, seen, width, width),
             kind=OperatorKind.ATTENTION,
-            shape=(batch * heads, length, seen, width, width),
-            dtype=dtype,
-            read_bytes=(1.0 + shared) * queries * width * dtype.num_bytes,
-            written_bytes=float(queries * width * dtype.num_bytes + 4 * queries),
+            read_bytes=(1.0 + shared) * queries * width * element,
+            written_bytes=float(queries * width * element + 4 * queries),
             saved_bytes=(2.0 + shared) * queries * width * style.element + 4.0 * queries,
             is_causal=self.causal,
             flash_version=self.flash,
         )
         return (kernel,)
 
-    def _feed_forward(
-        self, rows: int, split: int, style: Style
-    ) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+    def _feed_forward(self, rows: int, split: int, style: Style) -> tuple[Operators, Operators]:
         """The second half of a block: up to its activation; then its last product, and addition."""
-        name, width, own = f"{self.prefix}.feed_forward", self.ffn // split, rows // split
-        outer = _linear(name, rows, width, self.hidden, style)
+        style, width, own = style.named("feed_forward"), self.ffn // split, rows // split
+        outer = style.projected(rows, width, self.hidden)
         inner = (
-            *_norm(name, own, self.hidden, style),
-            *_linear(name, rows, self.hidden, width * (2 if self.gated else 1), style),
-            *_activation(name, rows, width, style, gated=self.gated),
+            *style.normed(own, self.hidden),
+            *style.projected(rows, self.hidden, width * (2 if self.gated else 1)),
+            *style.activated(rows, width, gated=self.gated),
         )
-        return inner, (*_shared(outer, split), *_added(name, own, self.hidden, style))
+        return inner, (*_shared(outer, split), *style.added(own, self.hidden))
 
-    def _tokens(self, rows: int, split: int, style: Style) -> tuple[Operator, ...]:
+    def _tokens(self, rows: int, split: int, style: Style) -> Operators:
         """The lookups of tokens and learned positions, for ``rows`` positions of this rank."""
         if not self.vocabulary:
             return ()
-        name, shape = f"{self.prefix}.tokens", (rows, self.hidden)
+        style, shape = style.named("tokens"), (rows, self.hidden)
         size = math.ceil(self.vocabulary / split) * self.hidden
         filled = 4.0 if style.casts else style.element
         back = 3.0 * style.residual * rows * self.hidden + filled * size
-        found = [parts.gather(name, shape, style.inner, size, backward_bytes=back)]
+        found = [style.inner.gather(shape, size, backward_bytes=back)]
         if not self.rotary:
             learned, path = (self.seq, self.hidden), style.residual
-            found.append(parts.gather(name, learned, style.inner, math.prod(learned)))
-            found.append(_moved(name, shape, style, 2.0 * path, path))
+            found.append(style.inner.gather(learned, math.prod(learned)))
+            found.append(style.moved(shape, 2.0 * path, path))
         if style.dropout:
-            found.append(_moved(name, shape, style, style.dropped, style.dropped, saved=1.0))
+            found.append(style.moved(shape, style.dropped, style.dropped, 1.0))
         return tuple(found)
 
-    def _head(self, flow: Flow, style: Style) -> tuple[Operator, ...]:
+    def _head(self, flow: Flow, style: Style) -> Operators:
         """The product with all tokens, and the loss."""
         if not self.vocabulary:
             return ()
-        name, hidden = f"{self.prefix}.head", self.hidden
+        style, hidden = style.named("head"), self.hidden
         rows = flow.batch_size * self.predicted or self.rows(flow.batch_size)
-        found: tuple[Operator, ...] = ()
+        found: Operators = ()
         if self.head_transform:
             found = (
-                *_linear(name, rows, hidden, hidden, style),
-                *_activation(name, rows, hidden, style, gated=False),
-                *_norm(name, rows, hidden, style),
+                *style.projected(rows, hidden, hidden),
+                *style.activated(rows, hidden, gated=False),
+                *style.normed(rows, hidden),
             )
-        plain = replace(style, bias=False, dtype=style.inner)
-        classes = math.ceil(self.vocabulary / flow.split)
-        product, *casts = _linear(name, rows, hidden, classes, plain)
+        plain, classes = replace(style.inner, bias=False), math.ceil(self.vocabulary / flow.split)
+        product, *casts = plain.projected(rows, hidden, classes)
         if self.tied:
             product = replace(product, num_parameters=0, parameter_bytes=0.0)
         is_cast = self.causal or not self.autocast
-        ended = _loss(name, rows, classes, style, is_fused=self.fused_loss, is_cast=is_cast)
+        ended = style.loss(rows, classes, is_fused=self.fused_loss, is_cast=is_cast)
         return (*found, product, *casts, ended)
 
 
@@ -584,7 +533,7 @@ def _again(operator: Operator) -> Operator:
     return replace(operator, is_recomputed=True, saved_bytes=0.0)
 
 
-def _shared(linear: tuple[Operator, ...], split: int) -> tuple[Operator, ...]:
+def _shared(linear: Operators, split: int) -> Operators:
     """A linear layer of which each of ``split`` ranks has a part of the input.
 
     The ranks add up their results.

@@ -1,21 +1,12 @@
 """``two_tower``: one MLP for users, one for items, and the scores of all pairs of a batch."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any, final
-
 from costmodels.datatypes import DataType
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 from costmodels.operators import OperatorKind
 
-_CAST = 6.0
-"""Bytes per element to cast it between fp32 and a type of two bytes."""
 
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class TwoTower(AbstractLayer):
     """Two MLPs, the products of all pairs of a user and an item of the batch, and a softmax loss.
 
@@ -33,7 +24,8 @@ class TwoTower(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """Both MLPs, one product of the whole batch, log-softmax and loss."""
         joined, met = parts.joined(flow, self.prefix)
-        rows, dtype, name = met.batch_size, met.dtype, self.prefix
+        rows, dtype = met.batch_size, met.dtype
+        part = parts.Part(name=self.prefix, dtype=dtype)
         user = self.user_elements or met.width // 2
         item = met.width - user
         self.need(
@@ -41,20 +33,21 @@ class TwoTower(AbstractLayer):
             f"user_elements must leave some for the item, got {user} of {met.width}",
         )
         # The log-softmax of all scores, whose result autocast casts to fp32 for the loss.
-        cast = _CAST if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
+        cast = parts.CAST_BYTES if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
         count, plain = rows * rows, float(rows * rows) * dtype.num_bytes
-        softmax: dict[str, Any] = {
-            "kind": OperatorKind.SOFTMAX,
-            "saved": count,
-            "read_bytes": 2.0 * plain + cast * count,
-            "backward_bytes": 4.0 * plain + 1.5 * cast * count,
-        }
+        scores = part.named("scores")
         operators = (
             *joined,
-            *parts.mlp(f"{name}.user", rows, (user, *self.sizes), dtype, is_input=met.is_input),
-            *parts.mlp(f"{name}.item", rows, (item, *self.sizes), dtype, is_input=met.is_input),
-            parts.matmul(f"{name}.scores", (1, rows, self.sizes[-1], rows), dtype),
-            parts.streamed(f"{name}.scores", (rows, rows), dtype, **softmax),
-            parts.streamed(f"{name}.scores", (rows,), dtype, kind=OperatorKind.GATHER),
+            *part.named("user").mlp(rows, (user, *self.sizes), is_input=met.is_input),
+            *part.named("item").mlp(rows, (item, *self.sizes), is_input=met.is_input),
+            scores.matmul((1, rows, self.sizes[-1], rows)),
+            scores.streamed(
+                (rows, rows),
+                kind=OperatorKind.SOFTMAX,
+                saved=count,
+                read_bytes=2.0 * plain + cast * count,
+                backward_bytes=4.0 * plain + 1.5 * cast * count,
+            ),
+            scores.streamed((rows,), kind=OperatorKind.GATHER),
         )
         return self.placed(operators, met.after(1))

@@ -6,13 +6,11 @@ single lookups. A model therefore answers two questions: what one shard adds to 
 (``LookupWork``), and how many seconds a call with a given work takes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, NoReturn, final
+from typing import Any, Final, NamedTuple, NoReturn, Self, final
 
 import numpy as np
 
@@ -81,9 +79,8 @@ class TableColumns:
         self.sorts: BoolArray = _column(bool, (u.sorts for u in updates))
         each_index = RowUpdate.PER_INDEX
         self.updates_each_index: BoolArray = _column(bool, (u is each_index for u in updates))
-        self.deduplicates_indices: BoolArray = _column(
-            bool, (t.deduplicates_indices for t in tables)
-        )
+        once = (t.deduplicates_indices for t in tables)
+        self.deduplicates_indices: BoolArray = _column(bool, once)
         self.num_features: IntArray = _column(int, (len(t.features) for t in tables))
         self.num_embeddings: IntArray = _column(int, (t.num_embeddings for t in tables))
         self.embedding_dim: IntArray = _column(int, (t.embedding_dim for t in tables))
@@ -99,24 +96,37 @@ def _column(kind: type, values: Iterable[float]) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LookupShards:
-    """Shards as a lookup model sees them, with what arrives at them in an iteration.
-
-    They are columns ``[n]`` with one entry for each shard, but for what all have in common.
+class Shards:
+    """Shards as columns ``[n]`` with one entry for each.
 
     Attributes:
-        tables: the tables that the shards are cut from.
-        table: ``[n]`` position of each shard's table in ``tables``.
+        table: ``[n]`` position of each shard's table among the tables.
         kernel: ``[n]`` position of each shard's kernel in ``KERNELS``.
         row_offset: ``[n]`` first row of the shard.
         num_rows: ``[n]`` rows of the shard.
         num_cols: ``[n]`` columns of the shard.
+        cache_load_factor_ratio: ``[n]`` rows of a cache in front of host memory, over the rows of
+            the shard; 0 without a cache.
+    """
+
+    table: IntArray
+    kernel: IntArray
+    row_offset: IntArray
+    num_rows: IntArray
+    num_cols: IntArray
+    cache_load_factor_ratio: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LookupShards(Shards):
+    """Shards as a lookup model sees them, with what arrives at them in an iteration.
+
+    Attributes:
+        tables: the tables that the shards are cut from.
         num_indices: ``[n]`` indices that the shard looks up.
         num_table_indices: ``[n]`` indices that are drawn for the whole table; ``num_indices`` of
             them fall on the rows of the shard.
         num_bags: ``[n]`` output vectors of ``num_cols`` elements that leave the shard.
-        cache_load_factor_ratio: ``[n]`` rows of a cache in front of host memory, over the rows of
-            the shard; 0 without a cache.
         output_element_bytes: bytes of an element of the output vectors.
         index_bytes: bytes of an index.
         optimizer: what updates the rows of the tables that have no optimizer of their own.
@@ -125,15 +135,9 @@ class LookupShards:
     """
 
     tables: TableColumns
-    table: IntArray
-    kernel: IntArray
-    row_offset: IntArray
-    num_rows: IntArray
-    num_cols: IntArray
     num_indices: FloatArray
     num_table_indices: FloatArray
     num_bags: FloatArray
-    cache_load_factor_ratio: FloatArray
     optimizer: Optimizer
     output_element_bytes: int = 4
     index_bytes: int = 8
@@ -144,15 +148,16 @@ class LookupShards:
         """Number of shards."""
         return len(self.table)
 
-    @staticmethod
+    @classmethod
     def whole(
+        cls,
         tables: TableColumns,
         num_indices: FloatArray,
         num_bags: FloatArray,
         kernel: ComputeKernel = ComputeKernel.FUSED,
         cache_load_factor_ratio: float = 0.0,
         **common: Any,
-    ) -> LookupShards:
+    ) -> Self:
         """Whole tables, each of them one shard, that one kernel looks up.
 
         Args:
@@ -164,7 +169,7 @@ class LookupShards:
             common: what all shards have in common: other fields.
         """
         size = len(tables.tables)
-        return LookupShards(
+        return cls(
             tables=tables,
             table=np.arange(size),
             kernel=np.full(size, KERNELS.index(kernel)),
@@ -178,7 +183,7 @@ class LookupShards:
             **common,
         )
 
-    def chosen(self, where: BoolArray | IntArray) -> LookupShards:
+    def chosen(self, where: BoolArray | IntArray) -> Self:
         """The shards at some positions, or those where a mask ``[n]`` is True."""
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         some: dict[str, Any] = {n: x[where] for n, x in values.items() if isinstance(x, np.ndarray)}
@@ -210,6 +215,11 @@ class LookupShards:
         own = self.tables.optimizer[self.table]
         kind = np.where(own < 0, _OPTIMIZERS.index(self.optimizer), own)
         return np.asarray(_STATE_PER_ROW[kind] + _STATE_PER_COLUMN[kind] * self.num_cols)
+
+    @property
+    def whole_gradient_bytes(self) -> FloatArray:
+        """``[n]`` bytes that a backward pass moves for the gradient of a replicated table."""
+        return np.asarray(_DENSE_PASSES * 4.0 * self.num_rows.astype(float) * self.num_cols)
 
     def runs(self, kernel: ComputeKernel) -> BoolArray:
         """``[n]`` whether a shard is looked up by this kernel."""
@@ -259,6 +269,11 @@ _BACKWARD_KERNELS: Final = 3.0
 _CACHE_KERNELS: Final = 25.0
 """Kernels that a cache in front of host memory runs before a lookup: two sorts of several passes
 each, the search for the indices, and the insertion of missing rows."""
+
+
+_DENSE_PASSES: Final = 6.0
+"""Reads and writes of a whole replicated table in a backward pass: two each for writing, reducing
+and applying its gradient. Not fitted, because no such kernel is among the measured ones."""
 
 
 class CallFloor(NamedTuple):
@@ -348,7 +363,7 @@ class AbstractLookupModel(ABC):
 
     def for_calls(
         self, shards: LookupShards, topology: Topology, workload: Workload | None = None
-    ) -> AbstractLookupModel:
+    ) -> "AbstractLookupModel":
         """The model that prices the calls of some tables; this one, unless it says otherwise.
 
         Args:

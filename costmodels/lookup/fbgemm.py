@@ -1,7 +1,5 @@
 """Seconds of FBGEMM's table-batched lookups: what its kernels do for each index, bag and row."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Final, final
@@ -48,9 +46,6 @@ where calls like them on the H200 are missed by 0.13."""
 _OTHER_SIGMA: Final = 0.3
 """Added for all other cards. No card of another generation was measured, so that this is a guess:
 clocks, caches and latencies differ by up to such a factor where rates do not tell them."""
-_DENSE_PASSES: Final = 6.0
-"""Reads and writes of a whole replicated table in a backward pass: two each for writing, reducing
-and applying its gradient. Not fitted, because no such kernel is among the measured ones."""
 
 
 @final
@@ -137,19 +132,19 @@ class Fbgemm(AbstractLookupModel):
         gradients = c.gradient_passes_ratio * _missed_gradients(shards, topology) * output
         state = _lines(shards.state_bytes_per_row, _SECTOR_BYTES)
         updates = c.update_passes_ratio * 2.0 * unique * (_lines(row, _SECTOR_BYTES) + state)
-        passes = _DENSE_PASSES * 4.0 * shards.num_rows.astype(float) * shards.num_cols
-        updates = np.where(shards.runs(ComputeKernel.DENSE), passes + updates / 2.0, updates)
+        replicated = shards.whole_gradient_bytes + updates / 2.0
+        updates = np.where(shards.runs(ComputeKernel.DENSE), replicated, updates)
         read = c.forward_row_passes_ratio * missed * _lines(row, _LINE_BYTES)
-        linked = _read_on_host(shards, topology, missed), _updated_on_host(shards, topology, unique)
+        reading, updating = _link_bytes(shards, topology)
         work[:, LookupWork.INDICES] = shards.num_indices
         work[:, LookupWork.STREAM_DRAM] = c.output_passes_ratio * shards.num_bags * output
         work[:, LookupWork.FORWARD_ROWS_DRAM] = np.where(on_host, 0.0, read)
         work[:, LookupWork.FORWARD_ROWS_L2] = _forward_s(shards, c) * c.l2_bandwidth_bytes_per_s
-        work[:, LookupWork.FORWARD_HOST_LINK] = np.where(on_host, linked[0], 0.0)
+        work[:, LookupWork.FORWARD_HOST_LINK] = np.where(on_host, missed * reading, 0.0)
         backward_s = _backward_s(shards, c, unique)
         work[:, LookupWork.BACKWARD_GRADIENTS_L2] = backward_s * c.l2_bandwidth_bytes_per_s
         work[:, LookupWork.BACKWARD_ROWS_DRAM] = gradients + np.where(on_host, 0.0, updates)
-        work[:, LookupWork.BACKWARD_HOST_LINK] = np.where(on_host, linked[1], 0.0)
+        work[:, LookupWork.BACKWARD_HOST_LINK] = np.where(on_host, unique * updating, 0.0)
         if cached.any():
             forward, backward = _cache_links(shards.chosen(cached), topology, unique[cached])
             work[cached, LookupWork.CACHE_INDICES] = unique[cached]
@@ -160,27 +155,20 @@ class Fbgemm(AbstractLookupModel):
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Device memory, multiprocessors, host link and cache search, one after the other."""
         device, c = topology.device, _constants(topology)
-        dram = work[..., LookupWork.STREAM_DRAM] + work[..., LookupWork.FORWARD_ROWS_DRAM]
-        found = work[..., LookupWork.CACHE_INDICES] * c.l2_bandwidth_bytes_per_s
-        return np.asarray(
-            dram / device.hbm_bandwidth_bytes_per_s
-            + (work[..., LookupWork.FORWARD_ROWS_L2] + found * c.cache_index_s)
-            / device.l2_bandwidth_bytes_per_s
-            + work[..., LookupWork.FORWARD_HOST_LINK]
-            / topology.host.device_link_bandwidth_bytes_per_s
-        )
+        _, streamed, rows, busy, linked, *_, found = np.moveaxis(work, -1, 0)
+        memory_s = (streamed + rows) / device.hbm_bandwidth_bytes_per_s
+        busy = busy + found * c.l2_bandwidth_bytes_per_s * c.cache_index_s
+        link_s = linked / topology.host.device_link_bandwidth_bytes_per_s
+        return np.asarray(memory_s + busy / device.l2_bandwidth_bytes_per_s + link_s)
 
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Sort, segments, device memory and host link, one after the other."""
         device, c = topology.device, _constants(topology)
-        sorted_ = work[..., LookupWork.INDICES] * c.sorted_index_s * c.l2_bandwidth_bytes_per_s
-        return np.asarray(
-            (sorted_ + work[..., LookupWork.BACKWARD_GRADIENTS_L2])
-            / device.l2_bandwidth_bytes_per_s
-            + work[..., LookupWork.BACKWARD_ROWS_DRAM] / device.hbm_bandwidth_bytes_per_s
-            + work[..., LookupWork.BACKWARD_HOST_LINK]
-            / topology.host.device_link_bandwidth_bytes_per_s
-        )
+        indices, *_, segments, rows, linked, _ = np.moveaxis(work, -1, 0)
+        busy = indices * c.sorted_index_s * c.l2_bandwidth_bytes_per_s + segments
+        link_s = linked / topology.host.device_link_bandwidth_bytes_per_s
+        memory_s = rows / device.hbm_bandwidth_bytes_per_s
+        return np.asarray(busy / device.l2_bandwidth_bytes_per_s + memory_s + link_s)
 
     def sigma_ratio(self, topology: Topology) -> float:
         """What the law misses of pooled calls in device memory, on the card of the system."""
@@ -312,17 +300,12 @@ def _missed_gradients(shards: LookupShards, topology: Topology) -> FloatArray:
     return np.asarray(first + again * np.maximum(0.0, 1.0 - held / all_bytes))
 
 
-def _updated_on_host(shards: LookupShards, topology: Topology, rows: FloatArray) -> FloatArray:
-    """Bytes ``[n]`` of the link that take as long as updates of rows in host memory."""
+def _link_bytes(shards: LookupShards, topology: Topology) -> tuple[FloatArray, FloatArray]:
+    """Bytes ``[n]`` of the link that take as long as to read, and to update, a row on the host."""
     c, link = _constants(topology), topology.host.device_link_bandwidth_bytes_per_s
     whole = _lines(shards.row_bytes, _SECTOR_BYTES) + shards.state_bytes_per_row
-    return np.asarray(rows * (c.link_update_passes_ratio * whole + c.link_update_row_s * link))
-
-
-def _read_on_host(shards: LookupShards, topology: Topology, rows: FloatArray) -> FloatArray:
-    """Bytes ``[n]`` of the link that take as long as reads of rows in host memory."""
-    c, link = _constants(topology), topology.host.device_link_bandwidth_bytes_per_s
-    return np.asarray(rows * (c.link_passes_ratio * shards.row_bytes + c.link_row_s * link))
+    read = c.link_passes_ratio * shards.row_bytes + c.link_row_s * link
+    return read, c.link_update_passes_ratio * whole + c.link_update_row_s * link
 
 
 def _cache_links(
@@ -341,7 +324,7 @@ def _cache_links(
     is time of the compute stream, and counts as the backward pass.
     """
     c, link = _constants(topology), topology.host.device_link_bandwidth_bytes_per_s
-    share = shards.rows_ratio
+    (reading, updating), share = _link_bytes(shards, topology), shards.rows_ratio
     held = shards.cache_load_factor_ratio * shards.tables.num_embeddings[shards.table]
     missing = np.minimum(shards.missing_rows(), unique)
     inserted = np.minimum(missing, np.maximum(share * held - (unique - missing), 0.0))
@@ -349,12 +332,11 @@ def _cache_links(
     seen = np.maximum(unique, 1e-9)
     reads = shards.num_indices / seen
     moved = inserted * (c.link_passes_ratio * shards.row_bytes + c.cache_insert_s * link)
-    fetched = moved + _read_on_host(shards, topology, direct * reads)
+    fetched = moved + direct * reads * reading
     evicted = np.zeros(len(shards))
     if shards.prefetches:
         evicted = np.clip(2.0 - share * held / seen, 0.0, 1.0)
     again = evicted * np.minimum(inserted, unique - direct)
     states = c.link_update_passes_ratio * (unique - direct) * shards.state_bytes_per_row
-    updated = _updated_on_host(shards, topology, direct + again) + states
-    read_again = _read_on_host(shards, topology, again * reads)
-    return (1.0 - evicted) * fetched, updated + read_again + evicted * fetched
+    updated = (direct + again) * updating + states + again * reads * reading
+    return (1.0 - evicted) * fetched, updated + evicted * fetched

@@ -1,7 +1,5 @@
 """Seconds of lookups from the memory traffic that an index distribution causes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 
@@ -18,9 +16,6 @@ _WEIGHT_BYTES = 4.0
 """Bytes of the fp32 weight of an index of a weighted table."""
 _GRADIENT_ELEMENT_BYTES = 4.0
 """Bytes per element of gradients, which are fp32."""
-_DENSE_PASSES = 6.0
-"""Reads and writes of a whole replicated table in a backward pass: two each for writing, reducing
-and applying its gradient. Not fitted, because no such kernel is among the measured ones."""
 _SEQUENCE_EFFICIENCY = 0.644
 """Share of the streaming bandwidth at which an unpooled lookup writes one output row per index.
 
@@ -107,10 +102,9 @@ class Roofline(AbstractLookupModel):
         misses = shards.misses(unique, held)
         read, updated = misses * (row + half), np.where(each, misses, unique)
         whole, in_cache = updated * (row + state + half), 2.0 * updated * (row + half) / rho
-        passes = _DENSE_PASSES * shards.num_rows * float(_GRADIENT_ELEMENT_BYTES) * shards.num_cols
         updates = np.select(
             [on_host, dense, cached],
-            [np.zeros(len(shards)), passes + whole / rho, in_cache],
+            [np.zeros(len(shards)), shards.whole_gradient_bytes + whole / rho, in_cache],
             2.0 * whole / rho,
         )
         slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
@@ -138,26 +132,22 @@ class Roofline(AbstractLookupModel):
         The host link and the search for indices in a cache are not overlapped with the rest.
         """
         device = topology.device
-        dram = work[..., LookupWork.STREAM_DRAM] + work[..., LookupWork.FORWARD_ROWS_DRAM]
-        dram_s = dram / device.hbm_bandwidth_bytes_per_s
-        cached_s = work[..., LookupWork.FORWARD_ROWS_L2] / device.l2_bandwidth_bytes_per_s
+        _, streamed, rows, cached, linked, *_, searched = np.moveaxis(work, -1, 0)
+        dram_s = (streamed + rows) / device.hbm_bandwidth_bytes_per_s
+        cached_s = cached / device.l2_bandwidth_bytes_per_s
         both_s = np.sqrt(np.hypot(dram_s * dram_s, cached_s * cached_s))
-        link = work[..., LookupWork.FORWARD_HOST_LINK]
-        link_s = link / topology.host.device_link_bandwidth_bytes_per_s
-        passes_s = _CACHE_PASSES * work[..., LookupWork.CACHE_INDICES] / device.sort_rate_per_s
-        return np.asarray(both_s + link_s + passes_s)
+        link_s = linked / topology.host.device_link_bandwidth_bytes_per_s
+        return np.asarray(both_s + link_s + _CACHE_PASSES * searched / device.sort_rate_per_s)
 
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Sort, reads of gradients, row updates and the host link, one after the other."""
         device = topology.device
-        return np.asarray(
-            work[..., LookupWork.INDICES] / device.sort_rate_per_s
-            + _CACHE_UPDATE_PASSES * work[..., LookupWork.CACHE_INDICES] / device.sort_rate_per_s
-            + work[..., LookupWork.BACKWARD_GRADIENTS_L2] / device.l2_bandwidth_bytes_per_s
-            + work[..., LookupWork.BACKWARD_ROWS_DRAM] / device.hbm_bandwidth_bytes_per_s
-            + work[..., LookupWork.BACKWARD_HOST_LINK]
-            / topology.host.device_link_bandwidth_bytes_per_s
-        )
+        indices, *_, gradients, rows, linked, searched = np.moveaxis(work, -1, 0)
+        sort_s = indices / device.sort_rate_per_s
+        sort_s = sort_s + _CACHE_UPDATE_PASSES * searched / device.sort_rate_per_s
+        read_s = gradients / device.l2_bandwidth_bytes_per_s
+        link_s = linked / topology.host.device_link_bandwidth_bytes_per_s
+        return np.asarray(sort_s + read_s + rows / device.hbm_bandwidth_bytes_per_s + link_s)
 
     def prefers_device(self, topology: Topology) -> bool:
         """Whether device memory is faster than the host link, for reads and for updates of rows.

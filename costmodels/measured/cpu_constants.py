@@ -5,8 +5,6 @@ This file has the numbers only. The other modules of this package say how they a
 of the counts of the model.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -15,30 +13,12 @@ from typing import Any, Final
 from costmodels.errors import require
 from costmodels.fields import Amount, Finite, Positive, Several, settle
 
-_MISSES: Final = ("L2 misses", "L2 missed lines", "L3 misses", "L3 missed lines")
-"""Misses of a cache are rows that are not in it; missed lines are their cache lines."""
-FORWARD: Final = (*("call", "bags", "output elements", "indices", "looked up elements"), *_MISSES)
-"""The counts of a forward lookup."""
-_DISTINCT: Final = ("distinct rows", "distinct elements")
-BACKWARD: Final = (
-    *("call", "bags", "indices", "sort passes", "gathered elements", "gathered lines beyond L2"),
-    *(*_DISTINCT, *_MISSES),
-)
-"""The counts of the backward lookup of a sharded table that is pooled."""
-DENSE_BACKWARD: Final = (*BACKWARD, "table elements", "table elements beyond L3")
-"""The counts of the backward lookup of a replicated table, whose gradient is as large as the
-table."""
-SEQUENCE_BACKWARD: Final = (
-    *("call", "indices", "gathered elements"),
-    *(*_DISTINCT, "distinct rows in far memory"),
-)
-"""The counts of the backward lookup of a table that is not pooled."""
-SHAPE: Final = (
-    *("indices", "distinct rows", "columns", "rows", "bags", "reuse", "repeats"),
-    "L2 misses per index",
-)
-"""The shape of a shard, by whose logarithms the learned factors are found. Reuse is indices per
-distinct row; repeats is the probability that two indices are the same row."""
+NUM_FORWARD: Final = 9
+"""How many counts a forward lookup has (:class:`LookupConstants`)."""
+NUM_BACKWARD: Final = {"fused": 12, "replicated": 14, "sequence": 6}
+"""How many counts the backward lookup of each kind of table has."""
+NUM_SHAPE: Final = 8
+"""Numbers in the shape of a shard, by whose logarithms the learned factors are found."""
 
 
 class CpuKernel(StrEnum):
@@ -53,16 +33,8 @@ class CpuKernel(StrEnum):
     SEQUENCE = "sequence"
 
 
-ALL_TO_ALL_COUNTS = 6
-"""How many counts an all-to-all has (:func:`costmodels.cpu.exchange.all_to_all_counts`)."""
-BUFFER_COUNTS = 4
-"""How many counts another collective has (:func:`costmodels.cpu.exchange.buffer_counts`)."""
 OPERATOR_COUNTS = 8
 """How many counts an operator of any class has (:mod:`costmodels.cpu.dense`)."""
-UPDATE_COUNTS = 7
-"""How many counts a step of the optimizer has (:func:`costmodels.cpu.dense.optimizer_counts`)."""
-_NUM_BACKWARD = {len(counts) for counts in (BACKWARD, DENSE_BACKWARD, SEQUENCE_BACKWARD)}
-"""How many counts the backward lookup of some kernel has."""
 
 
 def _counted(*lengths: int) -> Any:
@@ -125,14 +97,27 @@ class Residual:
 class LookupConstants(_Constants):
     """The constants of the forward and the backward lookup of one kernel.
 
+    A forward lookup counts the call, bags, output elements, indices, looked up elements, and
+    *misses*: rows that miss L2, their cache lines, rows that miss L3, and their lines.
+
+    The backward lookup of a pooled table counts the call, bags, indices, passes of their sort,
+    gathered elements, gathered lines beyond L2, distinct rows, their elements, and misses. That of
+    a replicated table, whose gradient is as large as the table, counts the elements of the table,
+    and those beyond L3, as well. That of a table that is not pooled counts the call, indices,
+    gathered elements, distinct rows, their elements, and distinct rows in far memory.
+
+    The shape, for the learned factors, is indices, distinct rows, columns, rows, bags, reuse
+    (indices per distinct row), repeats (the probability that two indices are the same row), and
+    misses of L2 per index.
+
     Attributes:
-        forward_s: seconds per count of :data:`costmodels.measured.cpu_constants.FORWARD`.
+        forward_s: seconds per count of the forward lookup.
         backward_s: seconds per count of the kernel's backward lookup.
         forward_residual, backward_residual: learned factors on the seconds.
     """
 
-    forward_s: tuple[Amount, ...] = _counted(len(FORWARD))
-    backward_s: tuple[Amount, ...] = _counted(*_NUM_BACKWARD)
+    forward_s: tuple[Amount, ...] = _counted(NUM_FORWARD)
+    backward_s: tuple[Amount, ...] = _counted(*NUM_BACKWARD.values())
     forward_residual: Residual = Residual()
     backward_residual: Residual = Residual()
 
@@ -140,7 +125,7 @@ class LookupConstants(_Constants):
         """Check that there is one number for each count, and one for each number of a shape."""
         residuals = (self.forward_residual, self.backward_residual)
         widths = {len(row) for r in residuals for row in (r.lengths_ratio, *r.points_ratio)}
-        self._require_fit(widths <= {0, len(SHAPE)})
+        self._require_fit(widths <= {0, NUM_SHAPE})
         _Constants.__post_init__(self)
 
 
@@ -183,10 +168,10 @@ class CollectiveConstants(_Constants):
             :func:`costmodels.cpu.exchange.buffer_counts`.
     """
 
-    all_to_all_s: tuple[Amount, ...] = _counted(ALL_TO_ALL_COUNTS)
-    reduce_scatter_s: tuple[Amount, ...] = _counted(BUFFER_COUNTS)
-    all_gather_s: tuple[Amount, ...] = _counted(BUFFER_COUNTS)
-    all_reduce_s: tuple[Amount, ...] = _counted(BUFFER_COUNTS)
+    all_to_all_s: tuple[Amount, ...] = _counted(6)
+    reduce_scatter_s: tuple[Amount, ...] = _counted(4)
+    all_gather_s: tuple[Amount, ...] = _counted(4)
+    all_reduce_s: tuple[Amount, ...] = _counted(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +203,7 @@ class OperatorConstants(_Constants):
 
     forward_s: tuple[tuple[str, tuple[Amount, ...]], ...]
     backward_s: tuple[tuple[str, tuple[Amount, ...]], ...]
-    update_s: tuple[Amount, ...] = _counted(UPDATE_COUNTS)
+    update_s: tuple[Amount, ...] = _counted(7)
     sigma_ratio: Amount
 
     def __post_init__(self) -> None:
@@ -301,10 +286,8 @@ class CpuConstants(Caches, _Constants):
 
     def __post_init__(self) -> None:
         """Check the numbers, and that there is one for each count of a kernel's backward lookup."""
-        lookups = (self.fused, self.replicated, self.sequence)
-        counts = (BACKWARD, DENSE_BACKWARD, SEQUENCE_BACKWARD)
-        pairs = zip(lookups, counts, strict=True)
-        self._require_fit(all(len(own.backward_s) == len(names) for own, names in pairs))
+        counts = {name: len(getattr(self, name).backward_s) for name in NUM_BACKWARD}
+        self._require_fit(counts == NUM_BACKWARD)
         _Constants.__post_init__(self)
 
     @property

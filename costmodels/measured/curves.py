@@ -1,7 +1,5 @@
 """Measured times of collectives."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The constants of FBGEMM's table-batched lookups, in physical units, with the range of each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Final, get_type_hints
 

@@ -1,11 +1,9 @@
 """The shards of options and plans as columns of numbers; shards that are alike are kept once."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 from zlib import crc32
 
 import numpy as np
@@ -13,7 +11,7 @@ import numpy as np
 from costmodels import sharding
 from costmodels.datatypes import FloatArray, IntArray, changes, distinct
 from costmodels.errors import require
-from costmodels.lookup.base import KERNELS, TableColumns
+from costmodels.lookup.base import KERNELS, Shards, TableColumns
 from costmodels.sharding import BY_HOSTS, Plan, ShardingOption, ShardingType, Spread, TableTerms
 from costmodels.topology import Topology, batch_ratios
 from costmodels.workload import Table, Workload
@@ -21,6 +19,10 @@ from costmodels.workload import Table, Workload
 _Block = tuple[int, int, float, float]
 """Offset and number of the rows of a block, its share of accesses, or :data:`_OF_LAW`, and
 ``batch_ratio`` of :class:`Cells`."""
+_Shape = tuple[int, ...]
+"""How many neighbouring row blocks each of the different blocks stands for."""
+_COLUMNS: Final = ("row_offset", "num_rows", "access_ratio", "batch_ratio", "num_cols")
+"""Columns of :class:`Cells`: those of a block, and the width of a piece."""
 _OF_LAW: Final = -1.0
 """In the place of a share of accesses that the law of the table says."""
 
@@ -29,17 +31,13 @@ TYPES: Final = tuple(ShardingType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cells:
+class Cells(Shards):
     """Different shards, as columns ``[n]``.
 
+    ``row_offset`` is 0 for tables whose ids are hashed, where it changes nothing.
+
     Attributes:
-        table: position of the table in the workload.
         family: the sharding type whose collectives the shard uses, as a position in ``TYPES``.
-        kernel: position in ``KERNELS``.
-        cache_load_factor_ratio: 0 without a cache.
-        row_offset: first row; 0 for tables whose ids are hashed, where it changes nothing.
-        num_rows: rows of the shard.
-        num_cols: columns of the shard.
         access_ratio: share of the table's accesses that fall on the rows, where ids are hashed and
             rows are cut: more than the even share for the part with the hottest row. Below 0 if
             the law of the table says it.
@@ -47,13 +45,7 @@ class Cells:
             whose ranks look up only their own samples; 1 for others.
     """
 
-    table: IntArray
     family: IntArray
-    kernel: IntArray
-    cache_load_factor_ratio: FloatArray
-    row_offset: IntArray
-    num_rows: IntArray
-    num_cols: IntArray
     access_ratio: FloatArray
     batch_ratio: FloatArray
 
@@ -116,30 +108,25 @@ class OptionCells:
         """
         layouts = [self._layout(option) for option in options]
         parts = [(*block, width) for x in layouts for width in x.widths for block in x.blocks]
-        offset, rows, share, batch, width = np.array(parts, dtype=float).reshape(-1, 5).T
-        counts = [len(x.blocks) * len(x.widths) for x in layouts]
-        cells = self._made(
-            options,
-            [option.sharding_type for option in options],
-            np.repeat(np.arange(len(options)), counts),
-            row_offset=offset.astype(np.int64),
-            num_rows=rows.astype(np.int64),
-            num_cols=width.astype(np.int64),
-            access_ratio=share,
-            batch_ratio=batch,
-        )
-        return cells, layouts
+        columns = np.array(parts, dtype=float).reshape(-1, len(_COLUMNS)).T
+        of = np.repeat(np.arange(len(options)), [len(x.blocks) * len(x.widths) for x in layouts])
+        return self._made(options, [o.sharding_type for o in options], of, columns), layouts
 
     def _made(
-        self, cuts: Sequence[TableTerms], types: Iterable[ShardingType], of: IntArray, **shard: Any
+        self, cuts: Sequence[TableTerms], types: list[ShardingType], of: IntArray, columns: Any
     ) -> Cells:
-        """Cells of shards, each of which belongs to the option or placement ``of``."""
+        """Cells of shards, each of which belongs to the option or placement ``of``.
+
+        ``columns`` are the arrays of :data:`_COLUMNS`, in this order.
+        """
         table = np.array([self._position[cut.table] for cut in cuts], dtype=np.int64)
         family = np.array([TYPES.index(kind) for kind in types], dtype=np.int64)
         kernel = np.array([_KERNEL_CODES[cut.kernel] for cut in cuts], dtype=np.int64)
         ratio = np.array([cut.cache_load_factor_ratio or 0.0 for cut in cuts])[of]
         kinds: dict[str, Any] = {"table": table[of], "family": family[of], "kernel": kernel[of]}
-        return Cells(**kinds, cache_load_factor_ratio=ratio, **shard)
+        for name, column in zip(_COLUMNS, columns, strict=True):
+            kinds[name] = column if name.endswith("ratio") else column.astype(np.int64)
+        return Cells(**kinds, cache_load_factor_ratio=ratio)
 
     def _layout(self, option: ShardingOption) -> Layout:
         """How one option is cut."""
@@ -174,7 +161,7 @@ class OptionCells:
         )
         outside = rank[(rank < 0) | (rank >= world_size)]
         require(not len(outside), f"ranks {outside[:5].tolist()} are outside 0..{world_size - 1}")
-        access = _access_ratios(tables, columns, of, offset, rows)
+        access = self._access_ratios(tables, of, offset, rows)
         offset = np.where(columns.is_scattered[tables[of]], 0, offset)
         own = np.where(np.array(copies, dtype=bool)[of], self._batch_ratio[rank], 1.0)
         keys = (of, offset, rows, cols, own, access)
@@ -183,19 +170,32 @@ class OptionCells:
         ends = np.append(starts[1:], len(rank))
         some, cell = distinct(*(key[starts] for key in keys))
         chosen = starts[some]
-        cells = self._made(
-            placements,
-            families,
-            of[chosen],
-            row_offset=offset[chosen],
-            num_rows=rows[chosen],
-            num_cols=cols[chosen],
-            access_ratio=access[chosen],
-            batch_ratio=own[chosen],
-        )
+        made = (column[chosen] for column in (offset, rows, access, own, cols))
+        cells = self._made(placements, families, of[chosen], made)
         return Runs(
             cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
         )
+
+    def _access_ratios(
+        self, table: IntArray, of: IntArray, offset: IntArray, rows: IntArray
+    ) -> FloatArray:
+        """``access_ratio`` of :class:`Cells` for each shard of a plan, ``[shards]``.
+
+        Args:
+            table: ``[placements]`` position of the table of each placement.
+            of: ``[shards]`` the placement of each shard.
+            offset: ``[shards]`` first row.
+            rows: ``[shards]`` rows.
+        """
+        size, columns = np.zeros(len(table), dtype=np.int64), self._columns
+        np.maximum.at(size, of, rows)
+        cut = columns.is_scattered[table] & (size < columns.num_embeddings[table]) & (size > 0)
+        found = np.full(len(of), _OF_LAW)
+        begins = np.searchsorted(of, np.arange(len(table) + 1))
+        for i in np.flatnonzero(cut).tolist():
+            here = slice(begins[i], begins[i + 1])
+            found[here] = _hashed_ratios(columns.tables[table[i]], offset[here], rows[here])
+        return found
 
     def _family(self, kind: ShardingType, ranks: IntArray) -> ShardingType:
         """The sharding type whose collectives a placement on these ranks uses.
@@ -215,22 +215,11 @@ class OptionCells:
 
 _KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
 """Position of each kernel in ``KERNELS``."""
-_Shape = tuple[int, ...]
-"""How many neighbouring row blocks each of the different blocks stands for."""
 MOST_HASHED: Final = 5
 """Most blocks of a table of hashed ids: whole ones beside the hottest one, cut, and empty. Where an
 option has more, neighbouring blocks may cost the same although they differ."""
 _UNEVEN_RATIO: Final = 0.002
 """Excess of the hottest part over the even share, up to which all parts count as equal."""
-
-
-def _hottest_row(table: Table) -> int:
-    """The id of the hottest row of a table of hashed ids.
-
-    Nobody knows it before, since it is the hash that decides. The name of the table decides it
-    here, so that the hottest rows of several tables are on one rank as often as by chance.
-    """
-    return crc32(table.name.encode()) % table.num_embeddings
 
 
 @lru_cache(maxsize=65536)
@@ -244,6 +233,10 @@ def _excess_ratio(table: Table, size: int) -> float:
 def _hashed_ratios(table: Table, offset: IntArray, rows: IntArray) -> FloatArray:
     """Shares (0..1) of a table's accesses that fall on blocks of its rows, whose ids are hashed.
 
+    Nobody knows the id of the hottest row before, since it is the hash that decides. The name of
+    the table decides it here, so that the hottest rows of several tables are on one rank as often
+    as by chance.
+
     Args:
         table: the table.
         offset: ``[n]`` first row of each block.
@@ -252,7 +245,7 @@ def _hashed_ratios(table: Table, offset: IntArray, rows: IntArray) -> FloatArray
     total, excess = table.num_embeddings, _excess_ratio(table, int(rows.max()))
     if not excess:
         return rows / total
-    row = _hottest_row(table)
+    row = crc32(table.name.encode()) % total
     hot = (offset <= row) & (row < offset + rows)
     hot_rows = int(rows[hot].max(initial=0))
     hottest = min(1.0, hot_rows / total + excess)
@@ -286,29 +279,6 @@ def _where(widths: tuple[int, ...], shape: _Shape, spread: Spread) -> IntArray:
     return found
 
 
-def _access_ratios(
-    table: IntArray, columns: TableColumns, of: IntArray, offset: IntArray, rows: IntArray
-) -> FloatArray:
-    """``access_ratio`` of :class:`Cells` for each shard of a plan, ``[shards]``.
-
-    Args:
-        table: ``[placements]`` position of the table of each placement.
-        columns: of the tables.
-        of: ``[shards]`` the placement of each shard.
-        offset: ``[shards]`` first row.
-        rows: ``[shards]`` rows.
-    """
-    size = np.zeros(len(table), dtype=np.int64)
-    np.maximum.at(size, of, rows)
-    cut = columns.is_scattered[table] & (size < columns.num_embeddings[table]) & (size > 0)
-    found = np.full(len(of), _OF_LAW)
-    begins = np.searchsorted(of, np.arange(len(table) + 1))
-    for i in np.flatnonzero(cut).tolist():
-        here = slice(begins[i], begins[i + 1])
-        found[here] = _hashed_ratios(columns.tables[table[i]], offset[here], rows[here])
-    return found
-
-
 _AT_ONCE: Final = 32_768
 """Rows that are multiplied in one call. All rows at once would need a second copy of them."""
 
@@ -330,10 +300,10 @@ class OptionWork:
     rows: FloatArray
     index: IntArray
 
-    @staticmethod
-    def of(work: FloatArray) -> OptionWork:
+    @classmethod
+    def of(cls, work: FloatArray) -> Self:
         """From work ``[..., F]``; neighbouring rows that are equal become one."""
-        return OptionWork(
+        return cls(
             rows=work.reshape(-1, work.shape[-1]),
             index=np.arange(np.prod(work.shape[:-1])).reshape(work.shape[:-1]),
         ).merged()
@@ -343,13 +313,13 @@ class OptionWork:
         """The work with every row, ``[..., F]``."""
         return np.asarray(self.rows[self.index])
 
-    def merged(self) -> OptionWork:
+    def merged(self) -> Self:
         """The same work; rows that are equal to the row before them are joined with it."""
         new = np.ones(len(self.rows), dtype=bool)
         new[1:] = (self.rows[1:] != self.rows[:-1]).any(axis=-1)
         if new.all():
             return self
-        return OptionWork(rows=self.rows[new], index=(np.cumsum(new) - 1)[self.index])
+        return replace(self, rows=self.rows[new], index=(np.cumsum(new) - 1)[self.index])
 
     def __matmul__(self, coefficients: FloatArray) -> FloatArray:
         """The product of the work with coefficients ``[F]``, shaped like ``index``."""
@@ -372,12 +342,12 @@ class WorkPool:
     index: tuple[IntArray, ...]
     counts: IntArray
 
-    @staticmethod
-    def of(works: Sequence[OptionWork], num_features: int) -> WorkPool:
+    @classmethod
+    def of(cls, works: Sequence[OptionWork], num_features: int) -> Self:
         """Put the rows of ``works`` one after the other."""
         if not works:
             none = np.zeros(0, dtype=np.int64)
-            return WorkPool(rows=np.zeros((0, num_features)), first=none, index=(), counts=none)
+            return cls(rows=np.zeros((0, num_features)), first=none, index=(), counts=none)
         sizes = np.array([len(work.rows) for work in works], dtype=np.int64)
         first = np.cumsum(sizes) - sizes
         lengths = np.array([work.index.size for work in works], dtype=np.int64)
@@ -385,7 +355,7 @@ class WorkPool:
         flat += np.repeat(first, lengths)
         ends = np.cumsum(lengths)
         spans = zip((ends - lengths).tolist(), ends.tolist(), works, strict=True)
-        return WorkPool(
+        return cls(
             rows=np.concatenate([work.rows for work in works]),
             first=first,
             index=tuple(flat[a:b].reshape(work.index.shape) for a, b, work in spans),

@@ -12,10 +12,8 @@ References:
     FBGEMM's ``jagged_unique_indices``; RecD (Zhao et al. 2023, arXiv 2211.05239).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -133,8 +131,8 @@ class Wire:
     source_bytes: FloatArray
     received_bytes: FloatArray
 
-    @staticmethod
-    def of(workload: Workload, topology: Topology) -> Wire | None:
+    @classmethod
+    def of(cls, workload: Workload, topology: Topology) -> Self | None:
         """The bytes of a workload's tables; None where no exchange is compressed."""
         tables, size = workload.tables, float(workload.output_dtype.num_bytes)
         if not any(t.codecs.compresses for t in tables):
@@ -161,7 +159,7 @@ class Wire:
             for t in tables
         ]
         vectors = np.array([t.embedding_dim for t in tables]) * arriving
-        return Wire(
+        return cls(
             element_bytes=wire,
             source_bytes=_sources(encode, decode, topology),
             received_bytes=_received(encode, decode, topology) @ vectors,

@@ -6,9 +6,8 @@ time and memory, is a function of its work ``[world_size, columns]``. A search c
 subtract rows instead of pricing plans from scratch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final
@@ -23,6 +22,7 @@ from costmodels.lookup.base import (
     AbstractLookupModel,
     LookupShards,
     LookupWork,
+    Shards,
     TableColumns,
 )
 from costmodels.lookup.roofline import ATOMIC_PASSES
@@ -105,12 +105,12 @@ def call_column(sharding_type: ShardingType, kernel: ComputeKernel) -> int:
     return CALLS + EXCHANGING_TYPES.index(sharding_type) * len(KERNELS) + KERNELS.index(kernel)
 
 
-Sent = tuple[FloatArray, FloatArray]
-"""Bytes to each rank in the first exchange of a type, and in the second of types by hosts."""
-
-
-def sent_bytes(work: FloatArray, family: int, way: int | None = None) -> Sent:
+def sent_bytes(
+    work: FloatArray, family: int, way: int | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Bytes to each rank in the two exchanges of vectors of a sharding type, ``[...]`` each.
+
+    The second exchange is that of types by hosts.
 
     Args:
         work: ``[..., columns]``.
@@ -155,22 +155,16 @@ class WorkModel:
     """Counts the work of shards, for one workload on one topology."""
 
     def __init__(self, workload: Workload, topology: Topology, lookup: AbstractLookupModel) -> None:
-        """Keep the arguments; nothing is counted yet."""
+        """Keep the arguments, and the tables as columns of numbers; nothing is counted yet."""
         self.workload = workload
         self.topology = topology
         self.lookup = lookup
         self.wire = Wire.of(workload, topology)
+        self.columns = TableColumns(workload.tables)
+        self._cells = OptionCells(workload, topology, self.columns)
+        # 1 if gradients of vectors come from other ranks into a buffer of their own, else 0.
+        self._is_exchanged = float(topology.world_size > 1)
         self.num_columns = NUM_COLUMNS if self.wire is None else NUM_COMPRESSED_COLUMNS
-
-    @cached_property
-    def columns(self) -> TableColumns:
-        """The tables as columns of numbers."""
-        return TableColumns(self.workload.tables)
-
-    @property
-    def _is_exchanged(self) -> float:
-        """1 if gradients of vectors come from other ranks into a buffer of their own, else 0."""
-        return float(self.topology.world_size > 1)
 
     @cached_property
     def _excess_ratio(self) -> float:
@@ -186,11 +180,6 @@ class WorkModel:
         total = self.topology.world_size * passing
         room = live.peak_bytes - live.beside_lookups_bytes
         return max(0.0, 1.0 - room / total) if total else 1.0
-
-    @cached_property
-    def _cells(self) -> OptionCells:
-        """Makes the cells of options and plans."""
-        return OptionCells(self.workload, self.topology, self.columns)
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options before they are placed, counted for all at once."""
@@ -298,15 +287,10 @@ class WorkModel:
         received = sources * sent
         shards = LookupShards(
             tables=tables,
-            table=table,
-            kernel=cells.kernel,
-            row_offset=cells.row_offset,
-            num_rows=cells.num_rows,
-            num_cols=cells.num_cols,
             num_indices=received,
             num_table_indices=sources * indices,
             num_bags=np.where(pooled, sources * bags, received),
-            cache_load_factor_ratio=cells.cache_load_factor_ratio,
+            **{name: getattr(cells, name) for name in _SHARED},
             **_of_workload(workload),
         )
         columns = LOOKUP + cells.kernel[:, None] * NUM_LOOKUP_WORK + np.arange(NUM_LOOKUP_WORK)
@@ -430,6 +414,8 @@ _SORTED_BYTES: Final = 52.0
 row numbers (8 each), distinct ones (8), sorted positions (4), lengths of runs and their sums, and
 two lists of long runs (4 each): ``transpose_embedding_input`` and the code of the update. 8 more
 are a copy of the indices in the order of the tables."""
+_SHARED: Final = tuple(field.name for field in fields(Shards))
+"""The columns that cells and the shards of lookup models have in common."""
 _REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)
 """Number of replicated tables in ``Cells.family``."""
 _ROW_WISE_FAMILY: Final = TYPES.index(ShardingType.ROW_WISE)

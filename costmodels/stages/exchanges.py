@@ -4,8 +4,6 @@ For tables these are indices to the shards, vectors back, and their gradients; f
 all-reduces in buckets, or shards of parameters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cached_property, partial
@@ -78,6 +76,11 @@ class DenseReduction:
         cast_s: seconds to convert a micro-batch's gradients to the type in which they are reduced.
             This happens if parameters are sharded, because gradients then are in the type of the
             products first; otherwise it takes no time.
+        gathers_s: seconds to gather the parameters of each piece.
+        scatters_s: seconds to reduce the gradients of each piece, in the order of the backward
+            pass.
+        beside_backward_s: seconds of the collectives that reduce gradients beside the backward
+            pass, which are all but the last one.
     """
 
     def __init__(
@@ -94,11 +97,11 @@ class DenseReduction:
         self._split = workload.tensor_parallel
         self._trainers = topology
         self._group, self._topology = _divided(topology, self._split)
-        bottom, top = layers.bottom_parameters, layers.top_parameters
+        bottom, top = layers.num_parameters
         self.num_parameters = top + bottom
         is_alone = self._topology.world_size == 1 or not self.num_parameters
         self.is_sharded = workload.dense_parallelism is DenseParallelism.FSDP and not is_alone
-        reduced = self._reduced_bytes = workload.gradient_dtype.num_bytes
+        reduced = workload.gradient_dtype.num_bytes
         count = min(_MAX_BUCKETS, max(1, math.ceil(top * reduced / _BUCKET_BYTES)))
         self.buckets = (top * reduced / count,) * count
         self.tail_bytes = 0.0 if self.is_sharded else self.buckets[-1] + bottom * reduced
@@ -107,6 +110,13 @@ class DenseReduction:
         is_cast = self.is_sharded and computed != reduced
         cast_bytes = float(self.num_parameters * (computed + reduced)) if is_cast else 0.0
         self.cast_s = cast_bytes / topology.device.hbm_bandwidth_bytes_per_s
+        scattered, shares = float(self.num_parameters * reduced), self.pieces
+        self.gathers_s = self._each_s(Collective.ALL_GATHER, self.gathered_bytes, shares)
+        self.scatters_s = self._each_s(Collective.REDUCE_SCATTER, scattered, shares[::-1])
+        self.beside_backward_s = self.scatters_s[:-1]
+        if not self.is_sharded:
+            beside = (np.array(num_bytes) for num_bytes in self.buckets[:-1])
+            self.beside_backward_s = tuple(map(self.all_reduce_s, beside))
 
     def growth(self, num_bytes: FloatArray) -> FloatArray:
         """Growing part, in seconds, of an all-reduce over all ranks that train the dense part."""
@@ -166,33 +176,12 @@ class DenseReduction:
         rest = min(_MAX_BUCKETS - 1, num_layers - 1)
         return (1.0 / num_layers, *((1.0 - 1.0 / num_layers) / rest,) * rest)
 
-    @cached_property
-    def gathers_s(self) -> tuple[FloatArray, ...]:
-        """Seconds to gather the parameters of each piece."""
-        return self._each_s(Collective.ALL_GATHER, self.gathered_bytes, self.pieces)
-
-    @cached_property
-    def scatters_s(self) -> tuple[FloatArray, ...]:
-        """Seconds to reduce the gradients of each piece, in the order of the backward pass."""
-        scattered = float(self.num_parameters * self._reduced_bytes)
-        return self._each_s(Collective.REDUCE_SCATTER, scattered, self.pieces[::-1])
-
     def _each_s(
         self, kind: Collective, whole_bytes: float, shares: tuple[float, ...]
     ) -> tuple[FloatArray, ...]:
         """Seconds of a collective of each share of some bytes."""
         each = (np.array(whole_bytes * share) for share in shares)
         return tuple(balanced_s(self._collective, kind, size, self._topology) for size in each)
-
-    @cached_property
-    def beside_backward_s(self) -> tuple[FloatArray, ...]:
-        """Seconds of the collectives that reduce gradients beside the backward pass.
-
-        These are all but the last one.
-        """
-        if self.is_sharded:
-            return self.scatters_s[:-1]
-        return tuple(self.all_reduce_s(np.array(b)) for b in self.buckets[:-1])
 
     def earlier_s(
         self, passes_s: FloatArray, issued_s: FloatArray, speeds: FloatArray, scale: Scale
@@ -412,12 +401,8 @@ class EmbeddingExchanges:
             return first, second, indices + self.lengths_s * whole
         shards = _calls(work, family).sum(axis=-1)
         traffic = Traffic(arriving_bytes=arriving, leaving_bytes=sent[0], num_shards=shards)
-        first = exchange.output_growth(kind, traffic)
-        indices = exchange.input_growth(kind, traffic, self.workload.batch_size_per_rank)
-        if whole:
-            indices_s, outputs_s = exchange.fixed_s(kind)
-            first = first + exchange.output_extra(kind, traffic) + outputs_s
-            indices = indices + indices_s
+        batch = self.workload.batch_size_per_rank
+        first, indices = exchange.seconds(kind, traffic, batch, whole=whole)
         return first, np.zeros_like(first), indices
 
 

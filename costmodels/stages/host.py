@@ -13,8 +13,6 @@ of five traces. No wall of a step was fitted; but counts were rounded, and that 
 was added, with the errors in sight. ``shardplan validate published --what steps`` prints them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -145,11 +143,6 @@ class HostCosts:
     host: Host
     issued_by: HostProfile
     reduces: bool = False
-
-    @property
-    def copies_block(self) -> bool:
-        """Whether the host waits for copies, as it does if memory is not pinned."""
-        return self.issued_by is HostProfile.EAGER_2021
 
     def calls(self, name: str, other: str = "") -> FloatArray:
         """The work of calls of a name, or else of another one."""

@@ -1,7 +1,5 @@
 """The cost models that price plans, one of each family."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io
@@ -101,7 +99,7 @@ def own_description(parts: Sequence[object]) -> str:
     return digest.hexdigest()
 
 
-def require_shapes(models: CostModels, topology: Topology) -> None:
+def require_shapes(models: "CostModels", topology: Topology) -> None:
     """Refuse models of users whose times have another shape than what they are asked for.
 
     Args:

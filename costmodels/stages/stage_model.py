@@ -1,7 +1,5 @@
 """From work to the duration of every stage of an iteration on every rank."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from functools import cached_property
 
@@ -22,7 +20,7 @@ from costmodels.stages.host import HostCosts, input_bytes
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology, batch_ratios, with_batch
 from costmodels.uncertainty import UNSCALED, Scale
-from costmodels.workload import DenseParallelism, Workload
+from costmodels.workload import DenseParallelism, HostProfile, Workload
 
 _ROUNDING = 1e-12
 """Relative difference of times below which they count as equal."""
@@ -220,7 +218,8 @@ class StageModel:
             collective_host_s=issue.call_s("collective") * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
             copy_host_s=copied_s * host,
-            copy_blocks_host=issue.copies_block,
+            # Memory is not pinned there.
+            copy_blocks_host=self.workload.issued_by is HostProfile.EAGER_2021,
             floor_s=self.workload.samples_per_rank * trainers / rate if rate else 0.0,
             single_stream=self.topology.device.single_stream,
             has_tables=bool(self.workload.tables),

@@ -6,11 +6,9 @@ and one backward (``qcomm_codecs_registry`` of a sharder). The formats are those
 compressed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
@@ -107,15 +105,12 @@ class Codec:
         return self.wire_bytes + element_bytes if self.compresses else 0.0
 
 
-_PLAIN: Final = Codec()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codecs:
     """The codecs of one exchange: of its vectors forward, and of their gradients backward."""
 
-    forward: Codec = _PLAIN
-    backward: Codec = _PLAIN
+    forward: Codec = Codec()
+    backward: Codec = Codec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +128,8 @@ class Communication:
     reduce_scatter: Codecs | None = None
     sequence: Codecs | None = None
 
-    @staticmethod
-    def of(
-        forward: Precision = Precision.FP32, backward: Precision = Precision.FP32
-    ) -> Communication:
+    @classmethod
+    def of(cls, forward: Precision = Precision.FP32, backward: Precision = Precision.FP32) -> Self:
         """The same formats for all exchanges, as TorchRec's ``get_qcomm_codecs_registry`` sets.
 
         Values in fp8 and mx4 cannot be added up. A reduce-scatter therefore takes fp16 forward and
@@ -147,14 +140,14 @@ class Communication:
             backward: format of their gradients.
         """
         if forward is Precision.FP32 and backward is Precision.FP32:
-            return Communication()
+            return cls()
         both = Codecs(forward=Codec(precision=forward), backward=Codec(precision=backward))
         narrow = (Precision.FP8, Precision.MX4)
         sums = Codecs(
             forward=Codec(precision=Precision.FP16 if forward in narrow else forward),
             backward=Codec(precision=Precision.BF16 if backward in narrow else backward),
         )
-        return Communication(all_to_all=both, reduce_scatter=sums, sequence=both)
+        return cls(all_to_all=both, reduce_scatter=sums, sequence=both)
 
     @property
     def compresses(self) -> bool:
@@ -177,7 +170,3 @@ class Communication:
         """
         pooled = self.reduce_scatter if sums else self.all_to_all
         return (pooled if is_pooled else self.sequence) or Codecs()
-
-
-NOT_COMPRESSED: Final = Communication()
-"""No exchange is compressed."""

@@ -1,7 +1,5 @@
 """Optimizers of tables and of the dense part: bytes of their states, and bytes that they move."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

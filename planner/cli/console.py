@@ -4,8 +4,6 @@ No other file of the command line prints. Names from files reach a terminal only
 :mod:`planner.support.text`, here and in the renderer of reports.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools
@@ -43,11 +41,6 @@ class Settings:
     verbose: bool = False
     debug: bool = False
 
-    @property
-    def shows_progress(self) -> bool:
-        """Whether progress may be shown: on a terminal, and without ``--quiet``."""
-        return not self.json and not self.quiet and sys.stderr.isatty()
-
 
 def settings() -> Settings:
     """The output flags of the command line that runs."""
@@ -55,12 +48,7 @@ def settings() -> Settings:
     return Settings() if context is None else context.find_root().obj
 
 
-def stdout_console() -> Console:
-    """The console for results."""
-    return console_of(sys.stdout)
-
-
-def console_of(file: TextIO) -> Console:
+def console_of(file: TextIO) -> "Console":
     """A console on a stream, at most 100 columns wide; plain with NO_COLOR or in a pipe."""
     from rich.console import Console
 
@@ -127,9 +115,8 @@ def shown_paths(paths: Iterable[Path]) -> str:
 def typed(path: Path) -> str:
     """A path quoted for a shell, on one line, with any characters in its name."""
     text = str(path)
-    if printable(text) != text:
-        return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
-    return shlex.quote(text)
+    escaped = text.encode("unicode_escape").decode().replace("'", "\\'")
+    return shlex.quote(text) if printable(text) == text else f"$'{escaped}'"
 
 
 def warn(warnings: tuple[str, ...]) -> None:
@@ -211,24 +198,21 @@ def tell(
         told = {} if warnings is None else {"warnings": tuple(dict.fromkeys(warnings))}
         write_json({**data, **told})
     else:
-        print_sections(stdout_console(), sections)
+        print_sections(console_of(sys.stdout), sections)
     warn(tuple(warnings or ()))
 
 
 def tell_written(
-    written: Sequence[Path],
-    data: Mapping[str, Any],
-    sections: Iterable[Section] = (),
-    remarks: Sequence[str] = (),
+    written: Sequence[Path], data: Mapping[str, Any], sections: Iterable[Section] = ()
 ) -> None:
-    """Name the files that were written, in the data or in the last of the remarks."""
+    """Name the files that were written, in the data or in a remark."""
     tell({"written": [str(path) for path in written], **data}, sections)
     if not settings().json:
-        remark("\n".join((*remarks, f"wrote {shown_paths(written)}")))
+        remark(f"wrote {shown_paths(written)}")
 
 
 def result_sections(
-    result: PlanningResult, *, leave_out: tuple[str, ...] = (), written: tuple[Path, ...] = ()
+    result: "PlanningResult", *, leave_out: tuple[str, ...] = (), written: tuple[Path, ...] = ()
 ) -> list[Section]:
     """The first lines of the summary but those labelled in ``leave_out``; with ``-v`` all sections.
 
@@ -247,14 +231,14 @@ def result_sections(
     return [replace(summary, title="", facts=tuple(facts)), *others]
 
 
-def assumed_section(assumed: Sequence[Assumed], ours_s: float | None) -> Section:
+def assumed_section(assumed: "Sequence[Assumed]", ours_s: float | None) -> Section:
     """One line on what the workload file left open, in the words of ``plan``."""
     from planner.report.sections.summary import assumed_words
 
     return Section("", (Fact("Assumed", assumed_words(assumed, ours_s)),))
 
 
-def _next_steps(result: PlanningResult, written: Sequence[Path]) -> tuple[str, ...]:
+def _next_steps(result: "PlanningResult", written: Sequence[Path]) -> tuple[str, ...]:
     """What to do with a result."""
     from costmodels.uncertainty import host_is_assumed
 
@@ -275,7 +259,7 @@ def _next_steps(result: PlanningResult, written: Sequence[Path]) -> tuple[str, .
 @contextmanager
 def status_line(text: str) -> Iterator[Callable[[str], None]]:
     """A callback that changes one line on stderr."""
-    if not settings().shows_progress:
+    if settings().json or settings().quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.text import Text

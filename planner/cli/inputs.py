@@ -1,21 +1,18 @@
 """Makes problems from files and flags."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
 
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology, group_topology
 from costmodels.workload import Workload
 from planner import errors, io
-from planner.cli.flags import ProblemFlags, Share, refuse
+from planner.cli.spec import ProblemFlags, Share, refuse
 from planner.io.constraints import merged
 from planner.options.enumeration import rank_batch
 from planner.options.table_limits import broken_constraints
@@ -54,9 +51,15 @@ def _inputs(
     file: io.WorkloadFile, flags: ProblemFlags, made_for: io.SavedPlan | None = None
 ) -> Inputs:
     """The problem, with what the file leaves open and flags do not give."""
-    topology = _topology(flags, made_for)
+    topology, workload, reserved = _topology(flags, made_for), file.workload, flags.reserve
+    samples = flags.batch_size or workload.batch_size_per_rank
+    if flags.global_batch_size is not None:
+        samples = rank_batch(flags.global_batch_size, workload, topology.world_size)
+    if isinstance(reserved, Share):
+        reserved = reserved.ratio * topology.device.hbm_capacity_bytes
+    reserved = workload.reserved_bytes if reserved is None else reserved
     problem = PlanningProblem(
-        workload=_with_flags(file.workload, topology, flags),
+        workload=replace(workload, batch_size_per_rank=samples, reserved_bytes=reserved),
         topology=topology,
         constraints=group_constraints(file.constraints, topology),
         models=models_named(topology, flags.models),
@@ -171,15 +174,14 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
     """
     size, local = made_for.world_size or 0, made_for.local_world_size
     layouts = (False, True) if size and whole.world_size % size == 0 else ()
-    for between_hosts in layouts:
-        found = group_topology(whole, size, between_hosts=between_hosts)
-        if found is not None and found.local_world_size == local:
-            return found
-    message = (
-        f"the plan is for one group of {size} ranks, {local} on a host, of a job with "
-        f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
-    )
-    raise errors.InvalidInputError(message)
+    found = (group_topology(whole, size, between_hosts=between) for between in layouts)
+    own = next((group for group in found if group and group.local_world_size == local), None)
+    if own is None:
+        errors.refuse(
+            f"the plan is for one group of {size} ranks, {local} on a host, of a job with "
+            f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
+        )
+    return own
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
@@ -187,9 +189,13 @@ def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
     names = [path.parent.name if path.name == "plan.json" else path.stem for path in paths]
     if len(set(names)) < len(paths) or not all(names):
         names = [str(path) for path in paths]
-    if len(set(names)) < len(paths):
-        names = [f"{name} ({i})" for i, name in enumerate(names, 1)]
-    return tuple(names)
+    return numbered(names)
+
+
+def numbered(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, with its number behind each that is there more than once."""
+    given = enumerate(names, 1)
+    return tuple(name if names.count(name) == 1 else f"{name} ({i})" for i, name in given)
 
 
 def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | None:
@@ -199,8 +205,6 @@ def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | No
     from planner.models import chosen_models
 
     named = _pairs(models, "--model", "FAMILY=NAME, such as collective=alpha_beta")
-    for family, times in Counter(family for family, _ in named).items():
-        refuse(times > 1, f"--model {family}: {times} models are given; give one")
     return chosen_models(topology, dict(named))
 
 
@@ -224,28 +228,12 @@ def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _pairs(texts: tuple[str, ...], flag: str, form: str) -> tuple[tuple[str, str], ...]:
-    wrong = [text for text in texts if "=" not in text or not text.partition("=")[0]]
+    wrong = [text for text in texts if text.find("=") < 1]
     errors.refuse_any([f"{flag} {text!r}: write {form}" for text in wrong])
-    return tuple((key, value) for key, _, value in (text.partition("=") for text in texts))
-
-
-def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> Workload:
-    batch = flags.batch_size or workload.batch_size_per_rank
-    if flags.global_batch_size is not None:
-        batch = rank_batch(flags.global_batch_size, workload, topology.world_size)
-    reserved = workload.reserved_bytes if flags.reserve is None else flags.reserve
-    if isinstance(reserved, Share):
-        reserved = reserved.ratio * topology.device.hbm_capacity_bytes
-    return replace(workload, batch_size_per_rank=batch, reserved_bytes=reserved)
-
-
-_SAYS: Final = {
-    "system {}": "--system",
-    "{} ranks per host": "--gpus-per-host",
-    "{} samples per rank": "--batch-size",
-    "pipeline {}": "--set training.pipeline",
-}
-"""What a plan's file says that it was made for, and the flag that asks for another value."""
+    pairs = tuple((key, value) for key, _, value in (text.partition("=") for text in texts))
+    for key, times in Counter(key for key, _ in pairs).items():
+        refuse(times > 1, f"{flag} {key}: {times} values are given; give one")
+    return pairs
 
 
 def _made_otherwise(
@@ -255,22 +243,24 @@ def _made_otherwise(
 
     ``first`` is the system of the first plan.
     """
-    workload, topology = problem.workload, problem.topology
+    workload, local = problem.workload, problem.topology.local_world_size
     keys = {text.partition("=")[0] for text in flags.overrides}
-    is_batch = (flags.batch_size or flags.global_batch_size) is not None
-    batch = is_batch or "training.batch_size_per_rank" in keys
-    asked = (flags.system, flags.gpus_per_host, batch, "training.pipeline" in keys)
-    made = (plan.system, plan.local_world_size, plan.batch_size_per_rank, plan.pipeline)
-    sizes = topology.local_world_size, workload.batch_size_per_rank
+    batch = flags.batch_size or flags.global_batch_size or "training.batch_size_per_rank" in keys
+    samples, pipeline = workload.batch_size_per_rank, workload.pipeline.value
+    is_set = "training.pipeline" in keys
+    made = (
+        ("system {}", "--system", flags.system, plan.system, first),
+        ("{} ranks per host", "--gpus-per-host", flags.gpus_per_host, plan.local_world_size, local),
+        ("{} samples per rank", "--batch-size", batch, plan.batch_size_per_rank, samples),
+        ("pipeline {}", "--set training.pipeline", is_set, plan.pipeline, pipeline),
+    )
     told = [
         f"{path}: was made for {what.format(old)}, and is priced for {now}; {flag} says otherwise"
-        for (what, flag), is_asked, old, now in zip(
-            _SAYS.items(), asked, made, (first, *sizes, workload.pipeline.value), strict=True
-        )
+        for what, flag, is_asked, old, now in made
         if not is_asked and old not in (None, now)
     ]
     is_first = not (flags.system or flags.gpus_per_host) and plan.system in (None, first)
-    if is_first and plan.system_hash not in (None, io.system_hash(topology)):
+    if is_first and plan.system_hash not in (None, io.system_hash(problem.topology)):
         told.append(
             f"{path}: was made for another {plan.system} than the shipped one, on which it is "
             "priced; name its file with --system"
@@ -283,11 +273,9 @@ def made_of_others(plan: io.SavedPlan, workload: Workload) -> bool:
 
     Operators that were traced for one batch size go with it, so that nothing is said of them.
     """
-    if plan.workload_hash in (None, io.workload_hash(workload)):
-        return False
-    return workload.dense.operators is None or plan.batch_size_per_rank in (
-        *(None, workload.batch_size_per_rank),
-    )
+    is_other = plan.workload_hash not in (None, io.workload_hash(workload))
+    is_same_batch = plan.batch_size_per_rank in (None, workload.batch_size_per_rank)
+    return is_other and (workload.dense.operators is None or is_same_batch)
 
 
 # ------------------------------------------------------------------ scenarios and statistics
@@ -308,7 +296,6 @@ def load_scenarios(
     """
     found: list[Workload] = []
     warnings: list[str] = []
-    names = [main.workload.name]
     for path in paths:
         if path.suffix == ".json":
             scenario, notes = with_stats(main.workload, load_stats(path), str(path))
@@ -324,12 +311,9 @@ def load_scenarios(
                 )
         if scenario.name == main.workload.name:
             scenario = replace(scenario, name=path.stem)
-        names.append(scenario.name)
         found.append(scenario)
-    return tuple(
-        s if names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
-        for i, s in enumerate(found, 1)
-    ), warnings
+    _, *names = numbered([main.workload.name, *(s.name for s in found)])
+    return tuple(replace(s, name=n) for s, n in zip(found, names, strict=True)), warnings
 
 
 def all_readers(*, empty_is_zero: bool = True) -> tuple[AbstractReader, ...]:
@@ -351,10 +335,11 @@ def all_readers(*, empty_is_zero: bool = True) -> tuple[AbstractReader, ...]:
 def require_torchrec(
     command: str, names: tuple[str, ...] = ("torch", "torchrec", "fbgemm_gpu")
 ) -> None:
-    """Refuse to go on without torch and torchrec, or those of them in ``names``.
+    """Refuse to start ranks without torch and torchrec (or ``names``), or under a launcher.
 
     Raises:
-        InvalidInputError: one is missing; the message says how to install it.
+        InvalidInputError: one is missing, and the message says how to install it; or a launcher has
+            started this process as one of several.
     """
     missing = [name for name in names if find_spec(name) is None]
     if missing:
@@ -362,14 +347,6 @@ def require_torchrec(
             f"'shardplan {command}' needs {', '.join(missing)}: pip install 'shardplan[torchrec]'; "
             "'shardplan check' checks the versions"
         )
-
-
-def refuse_launcher(command: str) -> None:
-    """Refuse to run under a launcher, because the command starts its own ranks.
-
-    Raises:
-        InvalidInputError: a launcher has started this process as one of several.
-    """
     started = os.environ.get("WORLD_SIZE", "") if os.environ.get("RANK") else ""
     if started not in ("", "1"):
         errors.refuse(

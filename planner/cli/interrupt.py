@@ -3,14 +3,12 @@
 This module imports only what signals need, because the program handles them before anything else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, Self
@@ -21,8 +19,6 @@ EXIT_GAVE_UP: Final = 130
 """The exit code after a second Ctrl-C, which waits for nothing: 128 + SIGINT, as in shells."""
 
 _WORDS: Final = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGTERM): "SIGTERM"}
-_SEARCH: Final = "planner.search."
-"""Modules that call solvers."""
 
 _RAISED: Final[list[str]] = []
 """All interrupts that were raised, in words; the program ends after one of them is passed on."""
@@ -38,11 +34,6 @@ class Interrupted(KeyboardInterrupt):
 
 class GaveUp(Interrupted):
     """A second Ctrl-C, after which nothing is kept."""
-
-
-def stop_words(interrupt: BaseException) -> str:
-    """What has stopped the program, for a message to the user."""
-    return str(interrupt.args[0]) if isinstance(interrupt, Interrupted) else "Ctrl-C"
 
 
 def interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
@@ -95,7 +86,7 @@ def _raise(number: int, _frame: FrameType | None) -> None:
     raise Interrupted(_WORDS[number])
 
 
-def _forget_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
+def _forget_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
     """Print nothing about an interrupt that cannot be passed on; report other errors as usual."""
     if not isinstance(unraisable.exc_value, Interrupted):
         sys.__unraisablehook__(unraisable)
@@ -126,16 +117,6 @@ class StopOnInterrupt:
     def __call__(self) -> bool:
         """Whether to stop; searches ask this."""
         return self.stopped_by is not None
-
-    def watching(self, progress: Callable[[Any], None]) -> Callable[[Any], None]:
-        """A callback for a search that calls ``progress``, and notes when there is a first plan."""
-
-        def note(line: Any) -> None:
-            if getattr(line, "incumbent", None) is not None:
-                self.keeps = True
-            progress(line)
-
-        return note
 
     def __enter__(self) -> Self:
         """Handle both signals, unless they are ignored.
@@ -181,20 +162,16 @@ class StopOnInterrupt:
         if not self.keeps and not _searches(frame):
             raise Interrupted(self.stopped_by)
         kept = " with the best so far" if self.keeps else ""
-        _announce(f"\n{self.stopped_by}: stopping{kept}; Ctrl-C gives up\n")
+        told = f"\n{self.stopped_by}: stopping{kept}; Ctrl-C gives up\n"
+        with contextlib.suppress(OSError):
+            os.write(2, told.encode())  # not by its buffer: the signal may come during a write
 
 
 def _searches(frame: FrameType | None) -> bool:
     """Whether the main thread is in a function of a search, and not only about to import one."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
-        if name.startswith(_SEARCH) and frame.f_code.co_name != "<module>":
+        if name.startswith("planner.search.") and frame.f_code.co_name != "<module>":
             return True
         frame = frame.f_back
     return False
-
-
-def _announce(text: str) -> None:
-    """Write to stderr without its buffer, because the signal may have come during a write to it."""
-    with contextlib.suppress(OSError):
-        os.write(2, text.encode())

@@ -1,21 +1,16 @@
 """Checks and writes the folder of a run, completely or not at all."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from planner.errors import refuse
 from planner.support import files as support
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
-
-_PROBE_BYTES: Final = 1024
-"""This many bytes are written into an unnamed file, to test whether the disk has room."""
 
 
 def _refuse(when: object, message: str) -> None:
@@ -68,7 +63,7 @@ def _names_in(folder: Path, made: Set[str]) -> set[str]:
     return names
 
 
-def refuse_other_run(folder: Path, workload: Workload) -> None:
+def refuse_other_run(folder: Path, workload: "Workload") -> None:
     """Refuse a folder that holds the run of another model, which would be lost.
 
     Raises:
@@ -104,19 +99,23 @@ def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
         _refuse(path.resolve() in read, lost)
 
 
-def check_output(path: Path | None, inputs: Iterable[Path]) -> None:
+def check_output(path: Path | None, inputs: Iterable[Path] = (), *, flag: str = "--output") -> None:
     """Refuse an output that could not be written, or that is one of the inputs, before any work.
 
     Args:
         path: the output file; None if nothing is written.
         inputs: the files that the command reads; names of shipped files do not count.
+        flag: what names the output.
 
     Raises:
         InvalidInputError: the output cannot be written; the message says why.
     """
-    if path is not None:
-        refuse_own_input([path], inputs)
-        check_file(path)
+    if path is None:
+        return
+    refuse_own_input([path], inputs)
+    _refuse(path.is_dir(), f"{flag} {path} is a folder; name a file")
+    if not support.is_stream(path):
+        _check_writable(support.behind_links(path), flag)
 
 
 def files_of(flags: Any, workload: Path) -> tuple[Path, ...]:
@@ -133,17 +132,6 @@ def files_of(flags: Any, workload: Path) -> tuple[Path, ...]:
     return (*(Path(name) for name in (*named, *models) if name), *given)
 
 
-def check_file(path: Path, flag: str = "--output") -> None:
-    """Refuse an output file that could not be written, before any work is done.
-
-    Raises:
-        InvalidInputError: the file cannot be written; the message says why.
-    """
-    _refuse(path.is_dir(), f"{flag} {path} is a folder; name a file")
-    if not support.is_stream(path):
-        _check_writable(support.behind_links(path), flag)
-
-
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder of files, completely or not at all; files of the same names are replaced.
 
@@ -156,11 +144,11 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _check_writable(path: Path, flag: str = "--output") -> None:
-    """Refuse a folder, or the nearest folder above a path, that cannot be written."""
+    """Refuse a folder, or the nearest one above a path, where no unnamed KiB can be written."""
     there = path if path.is_dir() else next(p for p in path.absolute().parents if p.exists())
     _refuse(not there.is_dir(), f"{flag} {path}: {there} is a file, not a folder")
     try:
         with tempfile.TemporaryFile(dir=there) as probe:
-            probe.write(bytes(_PROBE_BYTES))
+            probe.write(bytes(1024))
     except OSError as error:
         refuse(f"{flag} {path}: cannot be written in {there}: {error.strerror}")

@@ -1,7 +1,5 @@
 """Tables of predictions held against measurements: published ones, runs and traces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,17 +12,17 @@ from costmodels import units
 from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.exchange import STAGES
 from costmodels.estimates import Estimate
-from costmodels.validation import ErrorSummary, Ranking, one_scale, rank_tasks
+from costmodels.validation import ErrorSummary, one_scale, rank_tasks, summarize_errors
 from planner.report.base import Column, Fact, Kind, Section, by_field, by_place, format_percent
 from planner.support.files import write_text_atomic
 from planner.trace.kineto import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
 from planner.validation.cases import Part, Prediction, summarize
-from planner.validation.intervals import Coverage, PlanPair
+from planner.validation.intervals import PlanPair
 from planner.validation.tasks import Outcome
 
 _ERRORS: Final = ("geomean=geomean_error_ratio", "p90=p90_error_ratio")
-_RATIOS: Final = ("measured_ratio", "predicted_ratio", "error_ratio")
+RATIOS: Final = ("measured_ratio", "predicted_ratio", "error_ratio")
 
 
 def kind_sections(parts: Sequence[Part], *, everything: bool) -> Iterator[Section]:
@@ -153,18 +151,6 @@ def memory_sections(found: pd.DataFrame, errors: pd.DataFrame) -> tuple[Section,
     )
 
 
-def interval_sections(
-    found: Sequence[Coverage], pairs: Sequence[PlanPair]
-) -> tuple[Section, Section]:
-    """How many held-out measurements are inside their intervals, and pairs of plans."""
-    inside = ("inside=coverage_ratio", "median width=width_ratio", "80 to 97 %=verdict")
-    never = "measurements never fitted=family"
-    return (
-        Section.of("Coverage of 90 % intervals", found, by_field(never, "rows", *inside)),
-        Section.of("Two plans on one system", pairs, by_field("first", "second", *_RATIOS)),
-    )
-
-
 def _short(name: str) -> str:
     """The name of a prediction as the title of a column."""
     return name.partition(" (")[0].replace("left out", "out")
@@ -173,13 +159,7 @@ def _short(name: str) -> str:
 # ------------------------------------------------------------------ runs that were trained
 
 
-RUNS_FILE = "validate_torchrec_runs.csv"
-MODELS_FILE = "validate_torchrec_models.csv"
-
-_FOREIGN_LIMIT = 0.03
-
-
-def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
+def rankings(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
     """Scores of our model, and of two simpler ones, each with the one factor that suits it best."""
     tasks, measured = [o.task for o in outcomes], [o.measured_s for o in outcomes]
     judges = {
@@ -187,10 +167,14 @@ def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
         "bytes": one_scale([o.bytes_model_bytes for o in outcomes], measured),
         "torchrec": one_scale([o.torchrec_rating_s for o in outcomes], measured),
     }
-    return {name: rank_tasks(tasks, predicted, measured) for name, predicted in judges.items()}
+    return {
+        name: told_errors(summarize_errors(predicted, measured))
+        | rank_tasks(tasks, predicted, measured)
+        for name, predicted in judges.items()
+    }
 
 
-def scores_section(found: dict[str, Ranking], outcomes: Sequence[Outcome]) -> Section:
+def scores_section(found: dict[str, dict[str, float]], outcomes: Sequence[Outcome]) -> Section:
     """One line for each model, and how often measured times are inside their intervals."""
     inside = [(o.low_s <= o.measured_s <= o.high_s, o.iterations_inside_ratio) for o in outcomes]
     plans, iterations = map(format_percent, np.mean(inside, axis=0))
@@ -198,7 +182,7 @@ def scores_section(found: dict[str, Ranking], outcomes: Sequence[Outcome]) -> Se
     shares = ("top 1=top_ratio", "in 5 %=within_5_ratio", "in 10 %=within_10_ratio")
     return Section.of(
         "Predicted against trained",
-        [{"model": name, **as_row(ranking)} for name, ranking in found.items()],
+        [{"model": name, **scores} for name, scores in found.items()],
         {
             **by_field("model", *_ERRORS, "MAPE=mean_error_ratio"),
             "tau": lambda row: f"{row['kendall_tau_ratio']:.2f}",
@@ -229,13 +213,13 @@ def pairs_section(outcomes: Sequence[Outcome], title: str) -> Section:
     ]
     error = geomean_error(np.log([pair.error_ratio + 1.0 for pair in pairs]))
     note = f"geometric mean error of the ratio: {format_percent(error)}"
-    return Section.of(title, pairs, by_field("plan=first", *_RATIOS), notes=(note,))
+    return Section.of(title, pairs, by_field("plan=first", *RATIOS), notes=(note,))
 
 
 def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
     """A remark when other jobs were running."""
     load = max((o.foreign_ratio for o in outcomes), default=0.0)
-    if load <= _FOREIGN_LIMIT:
+    if load <= 0.03:
         return None
     return f"other jobs used up to {load:.1f} cores meanwhile; times are processor times per rank"
 
@@ -258,27 +242,21 @@ def pace_note(outcomes: Sequence[Outcome]) -> str | None:
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """A row with the seconds of each stage in a column of its own."""
-    flat = {}
+    flat = dict[str, Any]()
     for name, value in row.items():
-        if isinstance(value, tuple):
-            kind = name.removeprefix("stages_")
-            flat.update({f"{s}_{kind}": v for s, v in zip(STAGES, value, strict=True)})
-        else:
-            flat[name] = value
+        kind, is_stages = name.removeprefix("stages_"), isinstance(value, tuple)
+        told = {f"{s}_{kind}": v for s, v in zip(STAGES, value, strict=True)} if is_stages else {}
+        flat |= told or {name: value}
     return flat
 
 
-def as_row(ranking: Ranking) -> dict[str, float]:
-    """Scores by name, without those that were not computed."""
-    scores = {k: v for k, v in asdict(ranking).items() if k != "errors"}
-    return {**told_errors(ranking.errors), **scores}
-
-
-def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
+def write_files(
+    folder: Path, outcomes: Sequence[Outcome], found: dict[str, dict[str, float]]
+) -> list[Path]:
     """Write both tables; returns their paths."""
     tables = {
-        RUNS_FILE: [_flat(asdict(outcome)) for outcome in outcomes],
-        MODELS_FILE: [{"model": name, **as_row(r)} for name, r in found.items()],
+        "validate_torchrec_runs.csv": [_flat(asdict(outcome)) for outcome in outcomes],
+        "validate_torchrec_models.csv": [{"model": name, **s} for name, s in found.items()],
     }
     for name, rows in tables.items():
         text = pd.DataFrame(rows).to_csv(index=False, float_format="%.6g")
@@ -299,7 +277,7 @@ def traces_json(traces: Sequence[TraceTimes], rows: Sequence[TraceRow]) -> dict[
     ranks = [{name: getattr(t, name) for name in (*names, "host_bound", "groups")} for t in traces]
     return {
         "rows": [{**asdict(row), "error_ratio": row.error_ratio} for row in rows],
-        "ranks": [{**rank, "groups": [asdict(g) for g in rank["groups"]]} for rank in ranks],
+        "ranks": ranks,
     }
 
 
@@ -337,9 +315,8 @@ def _lines(row: TraceRow, times: TraceTimes) -> Iterator[tuple[str, ...]]:
 
 def _ratio(row: TraceRow) -> str:
     """Measured over predicted, both with waits: what a factor on this stage would be."""
-    predicted_s = row.predicted_s + row.wait_s
-    known = row.measured_s > 0 and predicted_s > 0
-    return f"{(row.measured_s + row.measured_wait_s) / predicted_s:.2f}" if known else ""
+    error = row.error_ratio
+    return "" if error is None or error <= -1.0 else f"{1.0 / (1.0 + error):.2f}"
 
 
 def _pace(times: TraceTimes) -> str:

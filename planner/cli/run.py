@@ -3,8 +3,6 @@
 Only the command that is used is imported. An exception becomes one message on stderr.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import inspect
@@ -163,7 +161,7 @@ def _ended(error: BaseException, settings: Settings, models: Sequence[str]) -> i
         gave_up = isinstance(stopped, interrupt.GaveUp)
         again = " twice; what was not written before is lost" if gave_up else ""
         detail = "".join(f"; {line}" for line in getattr(stopped, "__notes__", ()))
-        complain(f"shardplan: stopped by {interrupt.stop_words(stopped)}{again}{detail}")
+        complain(f"shardplan: stopped by {str(stopped) or 'Ctrl-C'}{again}{detail}")
         return interrupt.EXIT_GAVE_UP if gave_up else interrupt.EXIT_STOPPED
     if isinstance(error, BrokenPipeError):
         abandon(sys.stdout)

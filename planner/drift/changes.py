@@ -1,7 +1,5 @@
 """A plan in use: how its data have changed, when a new plan pays, what moves give."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan, TablePlacement
+from costmodels.sharding import TablePlacement
 from costmodels.workload import Table, Workload
 from planner import api
 from planner.errors import PlannerError, StoppedError, refuse
@@ -19,7 +17,7 @@ from planner.explain.explainer import Explainer
 from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.stats import Stats, some_names, stats_key, with_stats
-from planner.result import Blocked, Candidate, MovePoint, PlanningResult, Reshard
+from planner.result import Blocked, MovePoint, PlanningResult, Reshard
 from planner.rules.placement_rules import MoveBudget, received_bytes
 from planner.settings import SearchSettings
 from planner.space.objective import MakePipeline
@@ -229,8 +227,11 @@ def assess(
     names = [[t.name for t in w.tables] for w in (problem.workload, now)]
     if names[0] != names[1]:
         refuse("the two workloads of a drift must have the same tables in the same order")
-    system = problem.topology
-    before, today = (_priced(problem, w, limit.start) for w in (problem.workload, now))
+    system, models = problem.limited.topology, models_of(problem)
+    before, today = (
+        api.estimate(workload, system, limit.start, models=models)
+        for workload in (problem.workload, now)
+    )
     result = api.solve(
         replace(problem, workload=now, move_limit=limit),
         search=replace(search, with_baselines=False),
@@ -246,10 +247,6 @@ def assess(
         fits=today.memory.fits,
         result=result,
     )
-
-
-def _priced(problem: PlanningProblem, workload: Workload, plan: Plan) -> Candidate:
-    return api.estimate(workload, problem.limited.topology, plan, models=models_of(problem))
 
 
 # ------------------ trend
@@ -277,13 +274,13 @@ class Trend:
         The first and the last one use a slope that differs by its standard error. They are infinite
         if the line never reaches the level.
         """
-        left = level - self.at_last_day
+        left, slope, spread = level - self.at_last_day, self.slope_per_day, self.spread_per_day
         if left <= 0:
             return 0.0, 0.0, 0.0
-        if not math.isfinite(self.spread_per_day):
-            return 0.0, _divided(left, self.slope_per_day), math.inf
-        soon, late = (self.slope_per_day + s * self.spread_per_day for s in (1.0, -1.0))
-        return _divided(left, soon), _divided(left, self.slope_per_day), _divided(left, late)
+        soon, likely, late = (
+            left / s if s > 0 else math.inf for s in (slope + spread, slope, slope - spread)
+        )
+        return soon, likely, late
 
 
 def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
@@ -303,10 +300,6 @@ def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
         spread_per_day=float(line.stderr) if len(days) > 2 else math.inf,
         at_last_day=float(line.intercept + line.slope * max(days)),
     )
-
-
-def _divided(left: float, slope: float) -> float:
-    return left / slope if slope > 0 else math.inf
 
 
 # ------------------------------------------------------------------ curve of moves

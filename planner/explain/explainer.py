@@ -1,7 +1,5 @@
 """Explains a plan: what each option of a table costs, which change helps, what rules cost."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -19,9 +17,10 @@ from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, TablePlacement, option_of, place
 from costmodels.topology import Topology
+from costmodels.units import GIB
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError, refuse
-from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
+from planner.problem import CHOICES, NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.profiling.stats import some_names
 from planner.rules import placement_rules
 from planner.rules.placement_rules import MoveBudget, received_bytes
@@ -119,7 +118,7 @@ class Explainer:
         self._placements = {p.table: p for p in plan.placements}
         usage = placement_rules.Usage(self.space.rules, [None] * self.space.num_tables)
         for index, table in enumerate(self.space.tables):
-            ranks = np.array(plan.placement(table.table).ranks, dtype=np.int64)
+            ranks = np.array(plan.placement(table.table.name).ranks, dtype=np.int64)
             usage.hold(index, np.bincount(ranks, minlength=self.space.world_size))
         self._placer = BestPlace(self.space, Evaluator(self.space, objective, Budget()), usage)
 
@@ -142,8 +141,8 @@ class Explainer:
         index = self._index(name)
         kept_plan = Plan(placements=tuple(p for p in self.plan.placements if p.table != name))
         rest = np.asarray(self._pipeline.plan_work(kept_plan))
-        figures = self._figures(self._placements[name], self._work - rest)
-        own = replace(figures, plan_time_s=self.plan_time_s, is_chosen=True)
+        chosen = {"plan_time_s": self.plan_time_s, "is_chosen": True}
+        own = self._figures(self._placements[name], self._work - rest, **chosen)
         cuts = [(index, i) for i in range(len(self.space.tables[index].options))]
         costs = [
             None if placed is None else self._told(placed, rest)
@@ -152,7 +151,10 @@ class Explainer:
         stuck = sum(cost is None for cost in costs)
         kept: dict[object, OptionCost] = {}
         for cost in (*filter(None, costs), *self._elsewhere(index, rest)):
-            if not self._is_own(cost, own.placement):
+            # Another name for the same shards, which may share other collectives, is an option of
+            # its own where it makes the plan faster.
+            is_own = _held(cost.placement) == _held(own.placement)
+            if not is_own or _is_faster(cost.plan_time_s, self.plan_time_s):
                 known = kept.setdefault(_cut(cost.placement), cost)
                 if _is_faster(cost.plan_time_s, known.plan_time_s):
                     kept[_cut(cost.placement)] = cost
@@ -205,22 +207,13 @@ class Explainer:
         Raises:
             InvalidInputError: there is no such table.
         """
-        names = [t.table for t in self.space.tables]
+        names = [t.table.name for t in self.space.tables]
         if name not in names:
             near = get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"tables are {some_names(names)}"
             hint = hint if names else "the workload has no tables"
             refuse(f"--table {name!r}: no such table; {hint}")
         return names.index(name)
-
-    def _is_own(self, cost: OptionCost, own: TablePlacement) -> bool:
-        """Whether an option is the plan as it is, up to a name of the type that gains nothing.
-
-        Tables of one sharding type share collectives, so that another name for the same shards can
-        make the plan faster; such an option counts as a different one.
-        """
-        same = _held(cost.placement) == _held(own)
-        return same and not _is_faster(cost.plan_time_s, self.plan_time_s)
 
     def _told(self, placed: Placed, rest: FloatArray) -> OptionCost:
         """What an option on its places costs, with ``rest`` the work of the other tables."""
@@ -232,12 +225,11 @@ class Explainer:
             world_size=topology.world_size,
             local_world_size=topology.local_world_size,
         )
-        figures = self._figures(placement, placed.work - rest)
-        return replace(figures, plan_time_s=float(placed.value))
+        return self._figures(placement, placed.work - rest, plan_time_s=float(placed.value))
 
     def _elsewhere(self, table: int, rest: FloatArray) -> list[OptionCost]:
         """The cut that the plan has, with one shard on another place: the fastest such plan."""
-        own = self._placements[self.space.tables[table].table]
+        own = self._placements[self.space.tables[table].table.name]
         located = self.space.located(table, own)
         if located is None:
             return []
@@ -246,14 +238,11 @@ class Explainer:
         best = min(ways, key=lambda placed: placed.value, default=None)
         return [] if best is None or best.value == math.inf else [self._told(best, rest)]
 
-    def _figures(self, placement: TablePlacement, work: FloatArray) -> OptionCost:
-        """What an option costs by itself, from its work ``[W, F]``; the plan's time is left out."""
+    def _figures(self, placement: TablePlacement, work: FloatArray, **more: Any) -> OptionCost:
+        """What an option costs by itself, from its work ``[W, F]``; ``more`` are other fields."""
         pipeline = self._pipeline
         alone = pipeline.lookup_times(np.maximum(work, 0.0))
-        sent = [
-            *range(INPUT, INPUT + len(EXCHANGING_TYPES)),
-            *range(OUTPUT, OUTPUT + len(EXCHANGING_TYPES)),
-        ]
+        sent = [way + i for way in (INPUT, OUTPUT) for i in range(len(EXCHANGING_TYPES))]
         world = self.problem.topology.world_size
         exchanged = float(work[:, sent].sum()) * world + 2.0 * float(work[:, REPLICATED].sum())
         return OptionCost(
@@ -262,6 +251,7 @@ class Explainer:
             lookup_backward_s=float(alone[1].max()),
             exchanged_bytes=exchanged,
             device_bytes=float(pipeline.device_bytes(work).max()),
+            **more,
         )
 
 
@@ -316,8 +306,6 @@ def _is_faster(one_s: float, other_s: float) -> bool:
 
 MORE_MEMORY: Final = "one GiB more per rank"
 """The words for more memory, which stand in the place of a constraint."""
-_MORE_MEMORY_BYTES: Final = 2.0**30
-"""What :data:`MORE_MEMORY` adds to the device memory of each rank, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,28 +385,18 @@ def constraint_costs(
 
 def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
     """Each constraint in words, with the constraints that are left when it is dropped."""
-    found = [
-        (told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)}))
-        for field, told in placement_rules.general_words(given).items()
-    ]
-    words: dict[str, Callable[[Any], str]] = {
-        "tables": placement_rules.table_words,
-        "together": placement_rules.together_words,
-        "apart": placement_rules.apart_words,
-        "counts": placement_rules.count_words,
-        "memory": placement_rules.memory_words,
-    }
-    for field, say in words.items():
-        rules = getattr(given, field)
-        for index, rule in enumerate(rules):
-            left = rules[:index] + rules[index + 1 :]
-            found.append((say(rule), replace(given, **{field: left})))
+    found = []
+    for field, rule, words in placement_rules.rules_in_words(given):
+        left: Any = [*getattr(NO_CONSTRAINTS if field in CHOICES else given, field)]
+        if field not in CHOICES:
+            left.remove(rule)
+        found.append((words, replace(given, **{field: left})))
     return found
 
 
 def _with_more_memory(topology: Topology) -> Topology:
     """The system with one GiB more device memory on each rank."""
     device = topology.device
-    roomier = replace(device, hbm_capacity_bytes=device.hbm_capacity_bytes + _MORE_MEMORY_BYTES)
-    by_rank = tuple(c + _MORE_MEMORY_BYTES for c in topology.hbm_capacity_by_rank_bytes)
+    roomier = replace(device, hbm_capacity_bytes=device.hbm_capacity_bytes + GIB)
+    by_rank = tuple(c + GIB for c in topology.hbm_capacity_by_rank_bytes)
     return replace(topology, device=roomier, hbm_capacity_by_rank_bytes=by_rank)

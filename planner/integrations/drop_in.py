@@ -18,15 +18,12 @@ memory have an error of their own, so that a plan with tables there may be predi
 than one without. :func:`roomiest` moves such tables.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,14 +46,10 @@ from costmodels.workload import DataType, Workload
 from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError, PlannerError, refuse
 from planner.integrations.torchrec_plan import plan_of
-from planner.integrations.translate.constraints import OUR_DEVICE
-from planner.integrations.translate.private_names import last_options, proposers_of
-from planner.integrations.translate.reading import ModelDescription
+from planner.integrations.translate import constraints, private_names, reading
 from planner.integrations.translate.settings import Sharders, ShardPlannerError, said
 from planner.models import pipeline_of
-from planner.options import torchrec_rules
-from planner.options.enumeration import without_types
-from planner.options.table_limits import broken_constraints
+from planner.options import enumeration, table_limits, torchrec_rules
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.scenarios import ScenarioRule
@@ -101,8 +94,7 @@ _LEAST_SEARCH_RATIO: Final = 0.2
 """A search gets at least this share of the time limit, however long the steps before it took."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rival:
+class Rival(NamedTuple):
     """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
 
     ``plan`` is None if there is nothing to compare with; ``reason`` then says why. ``rating_ms`` is
@@ -131,21 +123,6 @@ class Count(NamedTuple):
         """The problem under some limits."""
         return PlanningProblem(workload=self.workload, topology=self.topology, constraints=limits)
 
-    def solved(self, job: Job, work_s: float, **changes: Any) -> PlanningResult:
-        """The best plan by this count.
-
-        Args:
-            job: how to search. Without a budget of the user, the search has so much work that it
-                ends at the same point every time.
-            work_s: nominal seconds of that work: about those of one core of a machine of 2023.
-            changes: other settings of the search.
-        """
-        problem, search = self.problem(job.limits), replace(job.settings, **changes)
-        if search.max_evaluations is None:
-            most = priced_plans(work_s, pipeline_of(problem, self.make_pipeline))
-            search = replace(search, max_evaluations=most)
-        return api.solve(problem, search=search, make_pipeline=self.make_pipeline)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -167,7 +144,7 @@ class Job:
             fits and is predicted to be at least as fast.
     """
 
-    model: ModelDescription
+    model: reading.ModelDescription
     limits: Constraints
     topology: torchrec_types.Topology
     ours: Count
@@ -184,10 +161,21 @@ class Job:
         left_s = max(self.ends_s - time.perf_counter(), _LEAST_SEARCH_RATIO * self.limit_s)
         return replace(self.search, time_limit_s=left_s)
 
+    def solved(self, count: Count, work_s: float, **changes: Any) -> PlanningResult:
+        """The best plan by one of the counts.
 
-def rates_by_torchrec(objective: str) -> bool:
-    """Whether an objective is one of TorchRec's ratings."""
-    return objective.startswith("torchrec")
+        Args:
+            count: the count.
+            work_s: nominal seconds of work: about those of one core of a machine of 2023. Without a
+                budget of the user, the search has so much work that it ends at the same point every
+                time.
+            changes: other settings of the search.
+        """
+        problem, search = count.problem(self.limits), replace(self.settings, **changes)
+        if search.max_evaluations is None:
+            most = priced_plans(work_s, pipeline_of(problem, count.make_pipeline))
+            search = replace(search, max_evaluations=most)
+        return api.solve(problem, search=search, make_pipeline=count.make_pipeline)
 
 
 def best_plan(job: Job) -> PlanningResult:
@@ -200,7 +188,7 @@ def best_plan(job: Job) -> PlanningResult:
             too small, or only under these constraints.
     """
     counts = [job.ours, job.theirs]
-    if rates_by_torchrec(job.search.objective):
+    if job.search.objective.startswith("torchrec"):
         counts = [job.theirs]
         if job.model.key_values:
             names = [*job.model.key_values][:5]
@@ -209,7 +197,7 @@ def best_plan(job: Job) -> PlanningResult:
     for count in filter(None, counts):
         work_s = planning_work_s(len(count.workload.tables), count.topology.world_size)
         try:
-            result = count.solved(job, work_s)
+            result = job.solved(count, work_s)
             if job.rival.plan is not None:
                 result = _against(job.rival.plan, result, count.make_pipeline)
             result = roomiest(result, count.make_pipeline)
@@ -231,13 +219,12 @@ def _against(rival: Plan, result: PlanningResult, make_pipeline: MakePipeline) -
     pipeline = pipeline_of(problem, make_pipeline)
     try:
         value = objective_value(problem, rival, solver.objective, make_pipeline=make_pipeline)
-        estimate, memory = pipeline.estimate(rival), pipeline.memory(rival)
+        theirs = Candidate.of(RIVAL, rival, pipeline)
     except (CostModelError, PlannerError) as error:
         logger.debug("TorchRec's plan cannot be priced: %s", error)
         return result
     if not isinstance(pipeline, TorchrecPipeline) and fullest_ratio(pipeline, rival) > 1.0:
         return replace(result, unfit_baselines=(*result.unfit_baselines, RIVAL))
-    theirs = Candidate(name=RIVAL, plan=rival, estimate=estimate, memory=memory)
     result = replace(result, baselines=(*result.baselines, theirs))
     if value > solver.value * (1.0 + _DRAW_RATIO):
         return result
@@ -278,7 +265,7 @@ def soundest_plan(job: Job) -> PlanningResult:
     # Tables of these modules are left only types under which every rank has a part.
     gone = set(ShardingType) - {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
     rules = tuple(
-        (without_types(rule, gone) or rule) if table.module in uneven else rule
+        (enumeration.without_types(rule, gone) or rule) if table.module in uneven else rule
         for table, rule in zip(workload.tables, job.limits.tables, strict=True)
     )
     if rules != job.limits.tables:
@@ -322,8 +309,6 @@ def uneven_outputs(
 
 # ------------------------------------------------------------------ memory
 
-TIME: Final = "iteration"
-"""The objective whose values are predicted iteration times."""
 _SLOWER_RATIO: Final = 0.01
 """A plan that leaves more memory free on its fullest rank may be slower by this share."""
 _LEAST_GAIN_RATIO: Final = 0.01
@@ -369,7 +354,7 @@ class _Fullness(Evaluator):
     """
 
     def __init__(self, space: SearchSpace, start: Assignment, most_s: float) -> None:
-        super().__init__(space, search_objective(TIME, space, ScenarioRule.WORST), Budget())
+        super().__init__(space, search_objective("iteration", space, ScenarioRule.WORST), Budget())
         self._most_s, self.least = most_s, math.inf
         self.least = float(self.values(space.work(start)[None])[0])
 
@@ -421,7 +406,7 @@ def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningRes
         result: the result of a search.
         make_pipeline: makes what prices the plans.
     """
-    if result.solver.objective != TIME:
+    if result.solver.objective != "iteration":
         return result
     problem, best = result.problem, result.best
     pipeline = pipeline_of(problem, make_pipeline)
@@ -437,20 +422,14 @@ def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningRes
     now, kept = fullest_ratio(pipeline, found), host_bytes(pipeline, found)
     if kept >= far and filled - now < _LEAST_GAIN_RATIO:
         return result
-    estimate = pipeline.estimate(found)
-    slower = estimate.time.time_s / best.estimate.time.time_s - 1
-    pace = f"{abs(slower):.2%} {'slower' if slower >= 0 else 'faster'}"
-    why = f"its fullest rank uses {now:.0%} of the memory for embeddings instead of {filled:.0%}"
+    chosen = Candidate.of(start.name, found, pipeline)
+    slower = chosen.estimate.time.time_s / best.estimate.time.time_s - 1
+    told = {"pace": f"{abs(slower):.2%} {'slower' if slower >= 0 else 'faster'}"}
+    told |= {"now": f"{now:.0%}", "then": f"{filled:.0%}"}
     if kept < far:
-        why = f"it has {format_bytes(kept)} of tables in host memory instead of {format_bytes(far)}"
-    return replace(
-        result,
-        best=replace(start, plan=found, estimate=estimate, memory=pipeline.memory(found)),
-        warnings=(
-            *result.warnings,
-            f"a plan predicted {pace} than the fastest one was taken, because {why}",
-        ),
-    )
+        told |= {"now": format_bytes(kept), "then": format_bytes(far)}
+    line = said("nearer" if kept < far else "emptier", **told)
+    return replace(result, best=chosen, warnings=(*result.warnings, line))
 
 
 # ------------------------------------------------------------------ plans that are given
@@ -478,13 +457,14 @@ def in_order(enumerator: torchrec_types.Enumerator) -> torchrec_types.Enumerator
         module: nn.Module, sharders: Sharders
     ) -> list[torchrec_types.ShardingOption]:
         found = type(enumerator).enumerate(made, module, sharders)
-        tables = list(dict.fromkeys(o.fqn for o in found))
-        places = {name: i for i, name in enumerate((*tables, *types))}
-        last = len(places)
-        return sorted(
-            found,
-            key=lambda o: (places[o.fqn], places.get(o.sharding_type, last), o.compute_kernel),
-        )
+        names = dict.fromkeys((*(o.fqn for o in found), *types))
+        places = {name: i for i, name in enumerate(names)}
+
+        def place(option: torchrec_types.ShardingOption) -> tuple[int, int, str]:
+            kind = places.get(option.sharding_type, len(places))
+            return places[option.fqn], kind, option.compute_kernel
+
+        return sorted(found, key=place)
 
     made.enumerate = enumerate_in_order
     return made
@@ -523,11 +503,11 @@ def rival_plan(
     factors = ((name, rule.cache_load_factors) for name, rule in rules.items())
     pinned = {name: given[0] for name, given in factors if len(given) == 1}
     try:
-        for proposer in proposers_of(theirs):
+        for proposer in private_names.proposers_of(theirs):
             ended(proposer, max(int(share * _MOST_WORK / size) // 2, 1))
         with quiet():
             theirs.plan(module, sharders)
-        options = last_options(theirs)
+        options = private_names.last_options(theirs)
         plan = plan_of(options, pinned)
         rating_ms = float(NoopPerfModel(topology).rate(options))
     except Exception as error:  # an error in this comparison must not stop the job
@@ -548,7 +528,7 @@ def rival_plan(
 
 def runtime_problems(plan: Plan, job: Job) -> list[str]:
     """One line for each rule that keeps TorchRec from running a plan on one of its devices."""
-    workload, device = job.ours.workload, OUR_DEVICE[job.topology.compute_device]
+    workload, device = job.ours.workload, constraints.OUR_DEVICE[job.topology.compute_device]
     layout = torchrec_rules.layout_problems(plan, workload, job.ours.topology, device=device)
     return [*layout, *torchrec_rules.width_problems(plan, workload).values()]
 
@@ -557,7 +537,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Sharding spec not found for ")
 
 
-@contextmanager
+@contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """A context without logs of TorchRec's planner, which writes lines for each proposal.
 
@@ -596,7 +576,9 @@ def load_for_model(path: Path, job: Job) -> Plan:
     if problems:
         message = "\n".join([f"the plan {path} does not fit this job:", *problems])
         raise ShardPlannerError(message, torchrec_types.PlannerErrorType.PLAN_LOADING_FAILED)
-    lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
+    lines = [
+        f"{line}, against its constraint" for line in table_limits.broken_constraints(problem, plan)
+    ]
     fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
     if fullest.headroom_bytes < 0:
         lacking = format_bytes(-fullest.headroom_bytes)

@@ -6,8 +6,6 @@ ranks per group, exchanges are faster, but ranks hold more bytes and syncs take 
 size is planned, its sync is priced, and the choices are sorted by time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +18,7 @@ from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError, refuse
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
-from planner.integrations.translate.pricing import refuse_key_values
+from planner.integrations.translate import pricing, settings
 from planner.models import pipeline_of
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
@@ -84,11 +82,8 @@ def group_choices(
     """
     world = topology.world_size
     if any(s < 1 or world % s for s in sizes) or sync_interval < 1:
-        refuse(
-            f"group sizes must divide {world} ranks and sync_interval must be at least 1, got "
-            f"sizes {list(sizes)} and {sync_interval}"
-        )
-    refuse_key_values(model.key_values, "a choice of group sizes")
+        refuse(settings.said("groups", ranks=world, sizes=list(sizes), interval=sync_interval))
+    pricing.refuse_key_values(model.key_values, "a choice of group sizes")
     workload = model.workload
     whole = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)
     found, failed = list[GroupChoice](), list[InfeasibleError]()

@@ -4,8 +4,6 @@ TorchRec's prefetch estimates and its search for load factors need a ``CacheStat
 table, which users would have to measure. It follows from the distribution of indices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise

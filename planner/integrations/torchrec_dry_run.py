@@ -7,8 +7,6 @@ can be one of the user's::
         --sku-list h100_sxm,a100_80gb_sxm --world-size 16 --local-world-size 8 --batch-size 4096
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,8 +17,8 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 
 from planner.errors import InvalidInputError, refuse
 from planner.integrations.torchrec_workload import built_model
+from planner.integrations.translate.settings import said
 
-EXIT_FAILED: Final = 1
 EXIT_INPUT: Final = 2
 
 try:
@@ -81,16 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 1 if a system cannot be planned, and 2 for bad input."""
     parser = cli.build_arg_parser()
     parser.prog = "python -m planner.integrations.torchrec_dry_run"
-    parser.description = (
-        "Run TorchRec's dry run with shardplan: a SKU is the name or file of a system."
-    )
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="PKG:FUNC",
-        help="Function that returns the model, or the model and its ParameterConstraints by table "
-        "name. Without it TorchRec's synthetic model is planned.",
-    )
+    parser.description = said("dry run")
+    parser.add_argument("model", nargs="?", metavar="PKG:FUNC", help=said("model of a dry run"))
     args, provider = parser.parse_args(arguments), ShardplanProvider()
     try:
         request = _request(parser, args)
@@ -104,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = [f"{sku}: {block}" for sku, block in reporter.blocks.items()]
     lines += [f"warning: {line}" for line in context.warnings]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 0 if all(r.success for r in results.values()) else EXIT_FAILED
+    return 0 if all(r.success for r in results.values()) else 1
 
 
 def _request(parser: argparse.ArgumentParser, args: argparse.Namespace) -> DryRunRequest:

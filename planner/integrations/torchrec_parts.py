@@ -24,16 +24,12 @@ A part of TorchRec's planner gets only options, and not the model. Each option h
 parameter and its batch size, which is enough to make a workload.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from torch import nn
 from torchrec.distributed.planner import types as torchrec_types
-from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
@@ -48,11 +44,8 @@ from planner.errors import refuse
 from planner.integrations import torchrec_workload as workloads
 from planner.integrations.torchrec_plan import key_of, plan_of, terms_of
 from planner.integrations.torchrec_topology import topology_from_torchrec
-from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.reading import TableSource, table_configs
-from planner.integrations.translate.settings import said
-
-Given = Mapping[str, ParameterConstraints]
+from planner.integrations.translate.settings import NO_HINTS, WorkloadHints, said
 
 _PARTS: Final = ("fwd_compute", "fwd_comms", "bwd_compute", "bwd_comms", "input_dist_comms")
 _MS: Final = 1e3
@@ -70,8 +63,8 @@ class _Priced:
 
     def __init__(
         self,
-        topology: TorchrecTopology,
-        constraints: Given | None = None,
+        topology: torchrec_types.Topology,
+        constraints: Mapping[str, torchrec_types.ParameterConstraints] | None = None,
         *,
         system: Topology | str | None = None,
         hints: WorkloadHints = NO_HINTS,
@@ -84,7 +77,7 @@ class _Priced:
         self._given, self._hints = dict(constraints or {}), hints
 
     def pipeline(
-        self, options: Sequence[ShardingOption], sharders: Mapping[str, Any]
+        self, options: Sequence[torchrec_types.ShardingOption], sharders: Mapping[str, Any]
     ) -> CostPipeline:
         """The pipeline of the tables to which options belong.
 
@@ -101,12 +94,11 @@ class _Priced:
             config = (table_configs(owner) or {}).get(option.name)
             if config is None or getattr(config, "use_virtual_table", False):
                 refuse(said("unpriced", option=option, kind=type(owner).__name__))
-            lengths = ParameterConstraints(pooling_factors=option.input_lengths)
+            lengths = torchrec_types.ParameterConstraints(pooling_factors=option.input_lengths)
             sharder = sharders.get(sharder_name(type(owner)))
             told = sharder, config, self._given.get(option.name) or lengths
             source = TableSource(option.path, option.name, owner, option.tensor, *told)
-            table = workloads.read_table(source, option.batch_size, self._hints)
-            found.append(table)
+            found.append(workloads.read_table(source, option.batch_size, self._hints))
         tables = workloads.with_unique_names(found[::-1])
         workload, _ = workloads.workload_of(tables, self._hints, options[0].batch_size)
         return CostPipeline(workload, self._system)
@@ -124,7 +116,7 @@ class PredictedCosts(_Priced, torchrec_types.ShardEstimator):
 
     def estimate(
         self,
-        sharding_options: list[ShardingOption],
+        sharding_options: list[torchrec_types.ShardingOption],
         sharder_data_map: torchrec_types.SharderDataMap,
     ) -> None:
         """Set ``shard.perf`` of every shard, in ms.
@@ -153,25 +145,23 @@ class PredictedIteration(_Priced, torchrec_types.PerfModel):
         topology: TorchRec's topology.
         constraints: TorchRec's constraints by table name; pooling factors are read from them.
         sharders: whose ``fused_params`` name optimizers; TorchRec's default if None.
-        system: a system of ours (or its name) whose rates are used; TorchRec's if None.
-        hints: index distributions, dense part and pipeline.
+        rates: ``system`` and ``hints``, as of :class:`PredictedCosts`, also with a dense part.
     """
 
     def __init__(
         self,
-        topology: TorchrecTopology,
-        constraints: Given | None = None,
+        topology: torchrec_types.Topology,
+        constraints: Mapping[str, torchrec_types.ParameterConstraints] | None = None,
         *,
         sharders: Sequence[ModuleSharder[nn.Module]] | None = None,
-        system: Topology | str | None = None,
-        hints: WorkloadHints = NO_HINTS,
+        **rates: Any,
     ) -> None:
-        super().__init__(topology, constraints, system=system, hints=hints)
+        super().__init__(topology, constraints, **rates)
         chosen = get_default_sharders() if sharders is None else sharders
         self._sharders = {sharder_name(s.module_type): s for s in chosen}
         self._known: tuple[list[tuple[str, str]], CostPipeline] | None = None
 
-    def rate(self, plan: list[ShardingOption]) -> float:
+    def rate(self, plan: list[torchrec_types.ShardingOption]) -> float:
         """Predicted ms per iteration of a placed plan.
 
         Raises:
@@ -180,7 +170,7 @@ class PredictedIteration(_Priced, torchrec_types.PerfModel):
         pipeline = self.read(plan)
         return float(pipeline.iteration_times(pipeline.plan_work(plan_of(plan))[None])[0]) * _MS
 
-    def read(self, plan: Sequence[ShardingOption]) -> CostPipeline:
+    def read(self, plan: Sequence[torchrec_types.ShardingOption]) -> CostPipeline:
         """What prices a plan; it is kept for plans of the same tables."""
         keys = list(map(key_of, plan))
         if self._known is None or self._known[0] != keys:

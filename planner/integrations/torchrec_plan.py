@@ -1,8 +1,5 @@
 """Converts our plan to TorchRec's ``ShardingPlan`` and options, and back."""
 
-from __future__ import annotations
-
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -116,7 +113,7 @@ def plan_of(
             refuse(f"table {name!r}: a shard has no rank yet; place the options first")
         cells = [(s.rank, s.offset[0], s.size[0], s.offset[1], s.size[1]) for s in option.shards]
         terms = terms_of(option, name, load_factors.get(name, DEFAULT_LOAD_FACTOR))
-        placements.append(TablePlacement(**terms, shards=tuple(itertools.starmap(Shard, cells))))
+        placements.append(TablePlacement(**terms, shards=[Shard(*c) for c in cells]))
     return Plan(placements=tuple(placements))
 
 
@@ -188,31 +185,9 @@ def _option(
     placed, given = plan.placement(table.table.name), table.limit
     kind, kept = str(placed.sharding_type), table.key_value
     allowed = allowed_pairs(table.sharder, given, topology.compute_device)
-    option = ShardingOption(
-        name=table.parameter_name,
-        tensor=table.parameter,
-        module=(table.path, table.module),
-        input_lengths=given.pooling_factors,
-        batch_size=int(model.workload.batch_size_per_rank),
-        sharding_type=kind,
-        partition_by=get_partition_by_type(kind),
-        compute_kernel=settings.kernel_name(placed.kernel, [k for t, k in allowed if t == kind]),
-        shards=[
-            torchrec_types.Shard(
-                size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
-            )
-            for s in placed.shards
-        ],
-        dependency=table.tower,
-        feature_names=[f.name for f in table.table.features],
-        key_value_params=given.key_value_params,
-        **_settings(placed.cache_load_factor_ratio, given),
-    )
-    if getattr(table.config, "stash_weights", False):  # options of torchrec 1.9 have it
-        option.stash_weights = True
-    if kept is not None:
-        option.compute_kernel = kept.kernel
-        option.cache_params = given.cache_params
+    cells = [
+        ([s.num_rows, s.num_cols], [s.row_offset, s.col_offset], s.rank) for s in placed.shards
+    ]
     if kept is not None and kept.is_virtual:  # its rows are cut between buckets
         try:
             sizes, offsets = calculate_shard_sizes_and_offsets(
@@ -224,8 +199,27 @@ def _option(
             )
         except ValueError as error:
             refuse(f"table {table.table.name!r}: {error}")
-        cells = enumerate(zip(sizes, offsets, strict=True))
-        option.shards = [torchrec_types.Shard(size=s, offset=o, rank=r) for r, (s, o) in cells]
+        cells = list(zip(sizes, offsets, range(len(sizes)), strict=True))
+    option = ShardingOption(
+        name=table.parameter_name,
+        tensor=table.parameter,
+        module=(table.path, table.module),
+        input_lengths=given.pooling_factors,
+        batch_size=int(model.workload.batch_size_per_rank),
+        sharding_type=kind,
+        partition_by=get_partition_by_type(kind),
+        compute_kernel=settings.kernel_name(placed.kernel, [k for t, k in allowed if t == kind]),
+        shards=[torchrec_types.Shard(size=s, offset=o, rank=r) for s, o, r in cells],
+        dependency=table.tower,
+        feature_names=[f.name for f in table.table.features],
+        key_value_params=given.key_value_params,
+        **_settings(placed.cache_load_factor_ratio, given),
+    )
+    if getattr(table.config, "stash_weights", False):  # options of torchrec 1.9 have it
+        option.stash_weights = True
+    if kept is not None:
+        option.compute_kernel = kept.kernel
+        option.cache_params = given.cache_params
     return option
 
 
@@ -236,7 +230,7 @@ def _require_ssd(options: Sequence[ShardingOption], topology: torchrec_types.Top
         ShardPlannerError: there is such a rank; the message names the first one.
     """
     needed = Counter[int | None]()
-    for shard in itertools.chain.from_iterable(option.shards for option in options):
+    for shard in (shard for option in options for shard in option.shards):
         needed[shard.rank] += shard.storage.ssd if shard.storage else 0
     for rank, device in enumerate(topology.devices):
         if needed[rank] > device.storage.ssd:

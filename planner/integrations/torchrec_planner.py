@@ -1,7 +1,5 @@
 """A planner to use in place of ``EmbeddingShardingPlanner``; one line of a job changes."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import logging
@@ -11,7 +9,7 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 import torch.distributed as dist
@@ -52,7 +50,6 @@ TIME_LIMIT_S: Final = 300.0
 work, after about 10 s at most; the limit is for machines that are far slower."""
 
 REPLACED_PARTS: Final[dict[str, str]] = settings.WORDS["replaced_parts"]
-"""Parts of TorchRec's search that are accepted but not used, and what is used instead of each."""
 
 
 _OF_SEARCHES: Final = ("enumerator", "strategy", "objective", "seed", "max_evaluations")
@@ -127,9 +124,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         given = dict(locals())
         settings.require_arguments(given)
         self._rates_from_base = topology is None or system is not None
-        given["topology"] = chosen = (
-            topologies.default_topology(system) if topology is None else topology
-        )
+        chosen = topologies.default_topology(system) if topology is None else topology
+        given["topology"] = chosen
         given["storage_reservation"] = storage_reservation or pricing.default_reservation()
         theirs = inspect.signature(planners.EmbeddingShardingPlanner).parameters
         super().__init__(**{name: given[name] for name in theirs})
@@ -141,6 +137,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             if given[name] != usual[name].default:
                 warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=2)
         self._forget()
+        self._shared = {name: given[name] for name in ("topology", "constraints")}
+        self._shared["batch_size"] = self._batch_size
         self._user_enumerator = enumerator
         self._base = topologies.base_system(system, chosen)
         self._hints = hints
@@ -152,7 +150,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._plan_file = None if plan_file is None else Path(plan_file)
 
     @classmethod
-    def from_plan(cls, path: str | Path, **arguments: Any) -> ShardPlanner:
+    def from_plan(cls, path: str | Path, **arguments: Any) -> Self:
         """A planner that returns a saved plan, ours or TorchRec's, after checking it.
 
         Args:
@@ -210,9 +208,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
         except RuntimeError as error:  # torch has no narrower error for a lost rank
             first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            what = settings.said("no plan came" if dist.get_rank(pg) else "plan not sent")
-            message = f"{what} ({first})"
-            raise ShardPlannerError(message) from (cause or error)
+            what = "no plan came" if dist.get_rank(pg) else "plan not sent"
+            raise ShardPlannerError(settings.said(what, error=first)) from (cause or error)
         if isinstance(outcome[0], ShardingPlan):
             return outcome[0]
         raise (outcome[0] or ShardPlannerError("the first rank sent no plan")) from cause
@@ -247,7 +244,6 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self.result: PlanningResult | None = None
         self.block, self._rival = "", search.NO_RIVAL
         self._best_plan: list[ShardingOption] | None = None
-        self._num_proposals = self._num_plans = 0
 
     def _plan_within(
         self, most_s: float, module: nn.Module, sharders: Sharders | None
@@ -281,9 +277,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             return ShardingPlan({})
         job = self._job(model, module, sharders)
         _warn(*topologies.pod_size_mismatch(self._topology))
-        options: list[ShardingOption] = []
-        if self.plan_loader is not None:
-            options = self._stored_options(self.plan_loader)
+        options = [] if self.plan_loader is None else self._stored_options(self.plan_loader)
         if not options:
             plan = self._placed(job, module, sharders)
             options = to_sharding_options(plan, model, self._topology)
@@ -298,23 +292,22 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             planners.validate_rank_assignment(sharding_plan, self._topology)
         planners.validate_compute_kernels(options)
         seconds = time.perf_counter() - self._started_s
+        priced = 0 if self.result is None else self.result.solver.evaluations
         for stats in self._stats:
             stats.log(
                 sharding_plan=sharding_plan,
-                topology=self._topology,
-                batch_size=self._batch_size,
                 storage_reservation=self._storage_reservation,
-                num_proposals=self._num_proposals,
-                num_plans=self._num_plans,
+                num_proposals=priced,
+                num_plans=priced,
                 run_time=seconds,
                 best_plan=options,
-                constraints=self._constraints,
                 enumerator=None,
                 sharders=sharders,
                 debug=self._debug,
                 debug_stats=torchrec_types.PlanDebugStats(
                     planner_type=type(self).__name__, timeout_seconds=self._timeout_seconds
                 ),
+                **self._shared,
             )
         if self.result is not None:
             self.block = self._told(self.result, options, seconds)
@@ -347,13 +340,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
     def _left_by(
         self, reservation: torchrec_types.StorageReservation, module: nn.Module, sharders: Sharders
     ) -> Topology:
-        reserved = reservation.reserve(
-            topology=self._topology,
-            batch_size=self._batch_size,
-            module=module,
-            sharders=sharders,
-            constraints=self._constraints,
-        )
+        reserved = reservation.reserve(module=module, sharders=sharders, **self._shared)
         left = topologies.topology_from_torchrec(
             reserved, self._base, rates_from_base=self._rates_from_base
         )
@@ -376,7 +363,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         left_by = partial(self._left_by, module=module, sharders=sharders)
         own, counted = self._storage_reservation, model.workload
         tables = replace(counted, reserved_bytes=self._hints.reserved_bytes)
-        is_rated = search.rates_by_torchrec(self._search["objective"])
+        is_rated = str(self._search["objective"]).startswith("torchrec")
         theirs = None
         try:
             theirs = ledger = left_by(own)
@@ -394,11 +381,9 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
                 told = {"kept": format_bytes(kept), "needed": format_bytes(needed)}
                 _warn(settings.said("little kept", reservation=pricing.described(own), **told))
             counted, ledger = tables, topologies.with_memory(ledger, more_bytes=dense)
-        more: dict[str, Any] = {"key_values": model.key_values}
-        more["knows_optimizer"] = model.knows_optimizer
-        machine = topologies.torchrec_machine(self._topology)
+        machine = topologies.torchrec_machine(self._topology, self._base)
         rating = TorchrecPricing(machine=machine, inputs=model.inputs, is_reserved=True)
-        by_ours = partial(pricing.KeyValuePipeline, **more)
+        by_ours = partial(pricing.KeyValuePipeline, model=model)
         by_theirs = rating if is_rated else partial(by_ours, rating=rating)
         free = f"; memory_headroom={self._headroom_ratio:g} keeps that share of it free: lower it"
         return search.Job(
@@ -425,7 +410,6 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         limits = rules.search_limits(model, self._topology, options)
         self.result = result = self._searched(replace(job, limits=limits), module, sharders)
         _warn(*result.warnings, *rules.copied_by_another_optimizer(result.plan, model.tables))
-        self._num_proposals = self._num_plans = result.solver.evaluations
         device = rules.OUR_DEVICE[self._topology.compute_device]
         if problems := list(layout_problems(result.plan, *job.ours[:2], device=device)):
             refuse(["the search returned a plan that TorchRec cannot run:", *problems])
@@ -434,13 +418,11 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
     def _searched(self, job: search.Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         """The best plan, or TorchRec's own if that is as fast."""
         theirs = planners.EmbeddingShardingPlanner(
-            topology=self._topology,
-            batch_size=self._batch_size,
             enumerator=search.in_order(self._enumerator),
             storage_reservation=self._storage_reservation,
             stats=[],
-            constraints=self._constraints,
             debug=False,
+            **self._shared,
         )
         self._rival = search.rival_plan(theirs, job, module, sharders)
         return search.soundest_plan(replace(job, rival=self._rival))
@@ -454,23 +436,20 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             seconds: seconds of the whole planning.
         """
         time, rank, rival = result.estimate.time, result.best.memory.fullest, self._rival
-        ours_ms, taken = float(NoopPerfModel(self._topology).rate(options)), "ours"
-        if any(c.name == search.RIVAL and c.plan == result.plan for c in result.baselines):
-            taken = "TorchRec's plan: none was found that is predicted to be faster"
-        lines = {
-            "predicted step": f"{format_time(time.time_s)}, 90 % between "
-            f"{format_time(time.low_s)} and {format_time(time.high_s)}",
-            "proven bound": _bound(result),
-            "ended": f"{result.solver.status}, objective {result.solver.objective}, "
-            f"{result.solver.evaluations:,} plans priced",
-            "TorchRec's plan": _theirs(result, rival),
-            "by its rating": f"ours {_ms(ours_ms)}, TorchRec's {_ms(rival.rating_ms)}",
-            "taken": taken,
-            "fullest rank": f"{rank.rank}: {format_bytes(rank.used_bytes)} of "
-            f"{format_bytes(rank.capacity_bytes)}",
-            "planning took": f"{seconds:.1f} s",
-        }
-        return "\n".join(["ShardPlanner", *(f"  {k:<17}{v}" for k, v in lines.items())])
+        ours_ms, theirs_ms = float(NoopPerfModel(self._topology).rate(options)), rival.rating_ms
+        rated = "not known" if theirs_ms is None else format_time(theirs_ms * 1e-3)
+        shown, taken = rival.reason or "cannot be priced", "ours"
+        if search.RIVAL in result.unfit_baselines:
+            shown = "does not fit by our count of memory"
+        for other in (c for c in result.baselines if c.name == search.RIVAL):
+            shown = f"predicted {format_time(other.estimate.time.time_s)}"
+            if other.plan == result.plan:
+                taken = "TorchRec's plan: none was found that is predicted to be faster"
+        step = [format_time(s) for s in (time.time_s, time.low_s, time.high_s)]
+        sizes = [format_bytes(b) for b in (rank.used_bytes, rank.capacity_bytes)]
+        told = {"step": step, "bound": _bound(result), "solver": result.solver, "theirs": shown}
+        told |= {"ours": format_time(ours_ms * 1e-3), "rated": rated, "taken": taken}
+        return settings.said("block", rank=rank.rank, sizes=sizes, seconds=seconds, **told)
 
 
 def _warn(*lines: str) -> None:
@@ -486,28 +465,15 @@ _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError
 
 
 def _bound(result: PlanningResult) -> str:
-    if result.bound is None:
+    solver = result.solver
+    if solver.bound is None:
         return "none"
-    if result.solver.objective not in ("iteration", "phases"):  # whose values are seconds
-        gap = result.gap_ratio
-        shown = "unknown" if gap is None else f"{gap:.1%}"
-        return f"{significant(result.bound, 4)} by objective {result.solver.objective}, gap {shown}"
-    value = result.estimate.time.time_s
-    gap_ratio = max(0.0, (value - result.bound) / value) if value > 0 else 0.0
-    return f"{format_time(result.bound)}, gap {gap_ratio:.1%}"
-
-
-def _theirs(result: PlanningResult, rival: search.Rival) -> str:
-    priced = [c for c in result.baselines if c.name == search.RIVAL]
-    if priced:
-        return f"predicted {format_time(priced[0].estimate.time.time_s)}"
-    if search.RIVAL in result.unfit_baselines:
-        return "does not fit by our count of memory"
-    return rival.reason or "cannot be priced"
-
-
-def _ms(value: float | None) -> str:
-    return "not known" if value is None else format_time(value * 1e-3)
+    text = f"{significant(solver.bound, 4)} by objective {solver.objective}"
+    if solver.objective in ("iteration", "phases"):  # whose values are seconds
+        text = format_time(solver.bound)
+        solver = replace(solver, value=result.estimate.time.time_s)
+    gap = solver.gap_ratio
+    return f"{text}, gap {'unknown' if gap is None else f'{gap:.1%}'}"
 
 
 # ------------------------------------------------------------------ on several ranks

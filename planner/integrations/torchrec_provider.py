@@ -5,8 +5,6 @@ in its ``sku_list``, and finds the plans that ``shardplan plan`` finds for the s
 ``ProductionPlannerOrchestrator`` accepts the provider in the same way.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import fields, replace
 from importlib.metadata import version
@@ -23,9 +21,8 @@ from planner.errors import InfeasibleError, refuse
 from planner.integrations.drop_in import Job, Rival
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
-from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.pricing import LeftToOurCount
-from planner.integrations.translate.settings import WORDS, Sharders, said
+from planner.integrations.translate.settings import NO_HINTS, WORDS, Sharders, WorkloadHints, said
 from planner.result import PlanningResult
 from planner.space.budget import default_work_s
 
@@ -34,17 +31,12 @@ try:
     from torchrec.distributed.planner.provider import DefaultPlannerProvider
     from torchrec.distributed.planner.types import PlannerSessionContext, ShardingPlanRequest
 except ImportError as error:
-    message = (
-        f"{__name__} needs torchrec 1.9, which has planner providers; installed is torchrec "
-        f"{version('torchrec')}. Install the set of pip install 'shardplan[torchrec-1-9]', or plan "
-        "with planner.integrations.torchrec_planner.ShardPlanner"
-    )
+    message = said("no providers", module=__name__, version=version("torchrec"))
     raise ImportError(message) from error
 
 logger: Final = logging.getLogger(__name__)
 
 USED: Final = tuple(WORDS["planner_config"])
-"""Fields of ``PlannerConfig`` that are read; any other one that is set gives a warning."""
 
 _HEURISTIC_ONLY: Final = ("dense_tensor_estimate", "parameter_multiplier")
 _PIPELINES: Final = {name: Pipeline(kind) for name, kind in WORDS["pipelines"].items()}
@@ -72,7 +64,7 @@ class SystemPlanner(ShardPlanner):
         ranks, tables = job.topology.world_size, len(job.ours.workload.tables)
         work_s = default_work_s(tables, ranks, None)  # the time limit is only a safety
         try:
-            return job.ours.solved(job, work_s, with_baselines=True)
+            return job.solved(job.ours, work_s, with_baselines=True)
         except InfeasibleError as error:
             if self._strict:
                 raise
@@ -94,29 +86,19 @@ class ShardplanProvider(DefaultPlannerProvider):
     Args:
         hints: what a model does not say: index distributions, dense part, pipeline.
         objective: ``iteration`` or another objective of our own cost models.
-        strategy: name of the search strategy.
-        seed: seed of the search.
-        max_evaluations: budget of work of the search, in priced plans; if None, that of
-            ``shardplan plan``.
+        search: ``strategy``, ``seed`` or ``max_evaluations``, as arguments of
+            :class:`ShardPlanner`; without the last one, the budget is that of ``shardplan plan``.
 
     After planning, ``planners[sku]`` is the planner of a system; its ``result`` has the prediction,
     the bound and the memory per rank.
     """
 
     def __init__(
-        self,
-        *,
-        hints: WorkloadHints = NO_HINTS,
-        objective: str = "iteration",
-        strategy: str = "auto",
-        seed: int = 0,
-        max_evaluations: int | None = None,
+        self, *, hints: WorkloadHints = NO_HINTS, objective: str = "iteration", **search: Any
     ) -> None:
         if objective.startswith("torchrec"):
             refuse(f"objective {objective!r} rates on TorchRec's figures: use ShardPlanner with it")
-        self._hints = hints
-        self._search: dict[str, Any] = {"objective": objective, "strategy": strategy, "seed": seed}
-        self._search["max_evaluations"] = max_evaluations
+        self._hints, self._search = hints, {"objective": objective, **search}
         self.planners: dict[str, SystemPlanner] = {}
 
     def build_topology(
@@ -213,40 +195,40 @@ def requested_system(
     Raises:
         InvalidInputError: there is no such system, or it cannot have this number of ranks.
     """
-    local = request.local_world_size
     own = (getattr(request, "per_sku_overrides", None) or {}).get(sku) or SkuOverride()
-    hbm = request.hbm_gb if own.hbm_gb is None else own.hbm_gb
-    ddr = request.ddr_gb if own.ddr_gb is None else own.ddr_gb
-    intra, inter = own.intra_host_bw, own.inter_host_bw
-    given = {
-        "device.hbm_capacity": None if hbm is None else f"{hbm} GiB",
-        "host.ddr_capacity": None if ddr is None else f"{ddr * local} GiB",
-        "links.host.bandwidth": None if intra is None else f"{intra} GiB/s",
-        "links.network.bandwidth": None if inter is None else f"{inter} GiB/s",
-    }
-    overrides = tuple((key, text) for key, text in given.items() if text is not None)
-    sizes = {"gpus": request.world_size, "gpus_per_host": local}
-    system = io.load_system(sku, **sizes, overrides=overrides)
-    if intra is not None:
-        domain = replace(system.domain_link, bandwidth_bytes_per_s=intra * GIB)
+    sizes = {"gpus": request.world_size, "gpus_per_host": request.local_world_size}
+    overrides, changed = list[tuple[str, str]](), dict[str, Any]()
+    for name, (key, unit, field) in _OVERRIDES.items():
+        of_all = getattr(request, name, None)  # which has no bandwidths
+        value = of_all if getattr(own, name) is None else getattr(own, name)
+        if value is not None:
+            per_host = request.local_world_size if name == "ddr_gb" else 1
+            overrides.append((key, f"{value * per_host} {unit}"))
+            changed[field] = int(value * GIB) if unit == "GiB" else value * GIB / 1000
+    system = io.load_system(sku, **sizes, overrides=tuple(overrides))
+    if "intra_host_bw" in changed:
+        rate = system.host_link.bandwidth_bytes_per_s
+        domain = replace(system.domain_link, bandwidth_bytes_per_s=rate)
         system = replace(system, domain_link=domain)
-    changed = types.HardwareConfig(
-        hbm_cap_bytes=None if hbm is None else int(hbm * GIB),
-        ddr_cap_bytes=None if ddr is None else int(ddr * GIB),
-        intra_host_bw=None if intra is None else intra * GIB / 1000,
-        inter_host_bw=None if inter is None else inter * GIB / 1000,
-    )
-    return system, changed
+    return system, types.HardwareConfig(**changed)
+
+
+_OVERRIDES: Final = {
+    "hbm_gb": ("device.hbm_capacity", "GiB", "hbm_cap_bytes"),
+    "ddr_gb": ("host.ddr_capacity", "GiB", "ddr_cap_bytes"),
+    "intra_host_bw": ("links.host.bandwidth", "GiB/s", "intra_host_bw"),
+    "inter_host_bw": ("links.network.bandwidth", "GiB/s", "inter_host_bw"),
+}
+"""For each override of a request our key, its unit, and the field of TorchRec's ``HardwareConfig``,
+in bytes or in bytes per ms."""
 
 
 def _unused(sku: str, request: ShardingPlanRequest) -> list[str]:
     """A line for each setting that has no effect, and one if hosts have more ranks than usual."""
     config = request.planner_config
     defaults = {f.name: f.default for f in fields(config)}
-    unread = {
-        name: "this planner has a search and cost models of its own"
-        for name in defaults.keys() - set(USED)
-    }
+    why = "this planner has a search and cost models of its own"
+    unread = dict.fromkeys(defaults.keys() - set(USED), why)
     policy = config.storage_reservation_policy
     if policy.name in ("FIXED_PERCENTAGE", "INFERENCE"):
         why = f"storage_reservation_policy {policy.value!r} does not read it"

@@ -1,7 +1,5 @@
 """Turns ``reshard.json`` into the argument of TorchRec's ``DistributedModelParallel.reshard``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from torchrec.distributed.types import EmbeddingModuleShardingPlan

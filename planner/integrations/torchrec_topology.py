@@ -3,8 +3,6 @@
 Only here are rates in bytes per *millisecond*.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import replace
@@ -15,7 +13,6 @@ import torch.distributed as dist
 from torchrec.distributed.comm import get_local_size
 from torchrec.distributed.planner import constants
 from torchrec.distributed.planner import types as torchrec_types
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.utils import get_device_type
 
 from costmodels.estimates import Provenance, Source
@@ -38,7 +35,7 @@ _RATES: Final = {
 
 
 def topology_from_torchrec(
-    topology: TorchrecTopology, base: Topology | str | None, *, rates_from_base: bool
+    topology: torchrec_types.Topology, base: Topology | str | None, *, rates_from_base: bool
 ) -> Topology:
     """Our topology with the ranks and memories of TorchRec's.
 
@@ -75,7 +72,7 @@ def topology_from_torchrec(
     return sized if rates_from_base else _with_rates(sized, topology)
 
 
-def host_size(topology: TorchrecTopology) -> int:
+def host_size(topology: torchrec_types.Topology) -> int:
     """Ranks per host of the result: the greatest common divisor of group size and world size.
 
     With 12 ranks on hosts of 8 this is 4, so that no host of the result is on two real hosts.
@@ -83,21 +80,23 @@ def host_size(topology: TorchrecTopology) -> int:
     return math.gcd(topology.intra_group_size, topology.world_size)
 
 
-def torchrec_machine(topology: TorchrecTopology) -> TorchrecMachine:
+def torchrec_machine(topology: torchrec_types.Topology, base: Topology) -> TorchrecMachine:
     """The values that TorchRec's estimators read from its topology, without memories.
 
     If the ranks do not fill whole groups, no table is cut inside a group, so that the group size
     given here has no effect.
+
+    Args:
+        topology: TorchRec's topology.
+        base: any system of its size, from :func:`base_system`.
     """
-    memory = topology.ddr_mem_bw if topology.compute_device == "cpu" else topology.hbm_mem_bw
-    return TorchrecMachine(
-        world_size=topology.world_size,
+    rated = _with_rates(base, topology)
+    on_cpu, machine = topology.compute_device == "cpu", TorchrecMachine.of(rated)
+    near = rated.host.ddr_bandwidth_bytes_per_s if on_cpu else machine.hbm_bandwidth_bytes_per_s
+    return replace(
+        machine,
         local_world_size=topology.local_world_size,
-        group_size=host_size(topology),
-        hbm_bandwidth_bytes_per_s=float(memory) * _MS_PER_S,
-        device_link_bandwidth_bytes_per_s=float(topology.hbm_to_ddr_mem_bw) * _MS_PER_S,
-        intra_host_bandwidth_bytes_per_s=float(topology.intra_host_bw) * _MS_PER_S,
-        inter_host_bandwidth_bytes_per_s=float(topology.inter_host_bw) * _MS_PER_S,
+        hbm_bandwidth_bytes_per_s=near,
         backward_ratio=float(topology.bwd_compute_multiplier),
         weighted_ratio=float(topology.weighted_feature_bwd_compute_multiplier),
     )
@@ -105,7 +104,7 @@ def torchrec_machine(topology: TorchrecTopology) -> TorchrecMachine:
 
 def topology_to_torchrec(
     topology: Topology, compute_device: str, *, pod_size: int | None = None
-) -> TorchrecTopology:
+) -> torchrec_types.Topology:
     """TorchRec's topology for one of our systems, with its bandwidths.
 
     Args:
@@ -148,7 +147,7 @@ def with_memory(topology: Topology, *, ratio: float = 1.0, more_bytes: float = 0
     )
 
 
-def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
+def _with_rates(sized: Topology, topology: torchrec_types.Topology) -> Topology:
     """Take TorchRec's bandwidths, whose two link levels become three, with two of them equal."""
     parts: dict[str, Any] = {}
     names = tuple(name for name, _, _ in _RATES.values())
@@ -168,14 +167,13 @@ def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
 POD_SIZE_VARIABLE: Final = "TORCHREC_RESOLVED_POD_SIZE"
 
 
-def base_system(system: Topology | str | None, topology: TorchrecTopology) -> Topology:
+def base_system(system: Topology | str | None, topology: torchrec_types.Topology) -> Topology:
     """The system whose figures are used, at the size of a TorchRec topology.
 
     Raises:
         InvalidInputError: as for :func:`sized_system`.
     """
-    size = topology.world_size, host_size(topology)
-    return sized_system(system, topology.compute_device, *size)
+    return sized_system(system, topology.compute_device, topology.world_size, host_size(topology))
 
 
 def sized_system(
@@ -203,7 +201,7 @@ def sized_system(
     return system.resized(ranks // per_host, per_host)
 
 
-def default_topology(system: Topology | str | None) -> TorchrecTopology:
+def default_topology(system: Topology | str | None) -> torchrec_types.Topology:
     """TorchRec's topology of the running job, on one of our systems.
 
     The number of ranks comes from the process group and LOCAL_WORLD_SIZE. Without a system, the
@@ -237,7 +235,7 @@ def runtime_pod_size() -> int | None:
     return None if text is None else int(text)
 
 
-def pod_size_mismatch(topology: TorchrecTopology) -> list[str]:
+def pod_size_mismatch(topology: torchrec_types.Topology) -> list[str]:
     """A warning if TorchRec's runtime would group ranks in another way than its topology says.
 
     The runtime reads the number of hosts per pod from an environment variable, and groups ranks by
@@ -258,7 +256,7 @@ MULTIPLIERS: Final = {
 """Settings of a ``Topology`` that only TorchRec's estimates read, with TorchRec's defaults."""
 
 
-def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> list[str]:
+def topology_warnings(topology: torchrec_types.Topology, *, rates_from_base: bool) -> list[str]:
     """Settings of TorchRec's topology that do not change our prices.
 
     Args:

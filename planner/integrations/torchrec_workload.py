@@ -1,7 +1,5 @@
 """Makes a workload of a TorchRec model, whose tables are found as by TorchRec's own planner."""
 
-from __future__ import annotations
-
 import pkgutil
 import sys
 from collections import Counter

@@ -4,8 +4,6 @@ Each name is loaded from its module when it is first used. A process that reads 
 does not wait for the schemas of the others, and a process that only searches loads none of them.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from planner.support import load_lazily

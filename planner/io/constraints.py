@@ -1,28 +1,18 @@
 """Reads constraints: those of a workload file, or a file of their own; one rule per entry."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, model_validator
 
 from costmodels.sharding import ComputeKernel, ShardingType
+from planner import problem
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_yaml
 from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, noun_of, validate
-from planner.problem import (
-    CHOICES,
-    Constraints,
-    CountLimit,
-    Level,
-    MemoryLimit,
-    TableConstraint,
-    TableGroup,
-)
 from planner.support.kinds import path_of
 
 Type = Annotated[ShardingType, Field(strict=False)]
@@ -59,9 +49,9 @@ class TableConstraintSchema(Strict):
     pairs: list[Pair] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _some_left(self) -> TableConstraintSchema:
+    def _some_left(self) -> Self:
         """Refuse to forbid everything: an empty list means no limit."""
-        for key, kind in CHOICES.items():
+        for key, kind in problem.CHOICES.items():
             if getattr(self, f"forbid_{key}") and not self.left(key):
                 allowed = ", ".join(getattr(self, key) or kind)
                 refuse(f"forbid_{key} leaves none of {allowed}; forbid fewer")
@@ -70,7 +60,8 @@ class TableConstraintSchema(Strict):
     def left(self, key: str) -> tuple[Any, ...]:
         """The values of a choice that are allowed and not forbidden; empty for no limit."""
         allowed, forbidden = getattr(self, key), getattr(self, f"forbid_{key}")
-        return tuple(v for v in allowed or (forbidden and CHOICES[key]) if v not in forbidden)
+        every = allowed or (forbidden and problem.CHOICES[key])
+        return tuple(v for v in every if v not in forbidden)
 
 
 _LIMITS: Final = tuple(TableConstraintSchema.model_fields)
@@ -105,7 +96,7 @@ class ConstraintSchema(TableConstraintSchema):
     tables: Name | Group | None = None
     together: Group | None = None
     apart: Group | None = None
-    on: Level = Field(default=Level.RANK, strict=False)
+    on: problem.Level = Field(default=problem.Level.RANK, strict=False)
     max_tables_per_rank: Positive | None = None
     max_tables_per_host: Positive | None = None
     max_shards_per_rank: Positive | None = None
@@ -119,7 +110,7 @@ class ConstraintSchema(TableConstraintSchema):
         return next((key for key in _BESIDE if getattr(self, key) is not None), "")
 
     @model_validator(mode="after")
-    def _one_rule(self) -> ConstraintSchema:
+    def _one_rule(self) -> Self:
         """Refuse entries that mix rules, or say none."""
         kind = self.rule
         given = {key for key in self.model_fields_set if getattr(self, key) is not None}
@@ -141,7 +132,7 @@ class ConstraintFileSchema(Strict):
     constraints: Annotated[list[ConstraintSchema], Field(min_length=1)]
 
 
-def load_constraints(path: str | Path, names: Sequence[str]) -> Constraints:
+def load_constraints(path: str | Path, names: Sequence[str]) -> problem.Constraints:
     """Read the constraints of a YAML file with the key ``constraints``.
 
     Args:
@@ -184,23 +175,23 @@ def constraints_json_schema() -> dict[str, Any]:
     return ConstraintFileSchema.model_json_schema()
 
 
-def merged(one: Constraints, other: Constraints) -> Constraints:
+def merged(one: problem.Constraints, other: problem.Constraints) -> problem.Constraints:
     """The rules of both; all tables may have the sharding types and kernels that both allow."""
-    both = {f.name: getattr(one, f.name) + getattr(other, f.name) for f in fields(Constraints)}
-    for key in CHOICES:
+    both = {f.name: getattr(one, f.name) + getattr(other, f.name) for f in fields(one)}
+    for key in problem.CHOICES:
         both[key] = tuple(v for v in getattr(one, key) if v in getattr(other, key))
-    return Constraints(**both)
+    return problem.Constraints(**both)
 
 
 def constraints_of(
-    entries: Iterable[ConstraintSchema], limits: Iterable[TableConstraint] = ()
-) -> Constraints:
+    entries: Iterable[ConstraintSchema], limits: Iterable[problem.TableConstraint] = ()
+) -> problem.Constraints:
     """The rules of a list of entries, after limits on single tables."""
     found = defaultdict[str, list[Any]](list, tables=[*limits])
     for entry in entries:
         for key, rule in _rules_of(entry):
             found[key].append(rule)
-    return Constraints(**{key: tuple(rules) for key, rules in found.items()})
+    return problem.Constraints(**{key: tuple(rules) for key, rules in found.items()})
 
 
 def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
@@ -210,21 +201,20 @@ def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
     if key == "tables":
         yield from (("tables", table_constraint(pattern, entry)) for pattern in patterns)
     elif key in ("together", "apart"):
-        yield key, TableGroup(patterns=tuple(value), level=entry.on)
+        yield key, problem.TableGroup(patterns=tuple(value), level=entry.on)
     elif key in _COUNTED:
-        level, is_shards = Level(key[-4:]), "shards" in key
-        limit = CountLimit(most=value, level=level, counts_shards=is_shards, patterns=patterns)
-        yield "counts", limit
+        told: dict[str, Any] = {"level": key[-4:], "counts_shards": "shards" in key}
+        yield "counts", problem.CountLimit(most=value, patterns=patterns, **told)
     else:
-        level = Level.RANK if key == "device_memory" else Level.HOST
-        places = entry.ranks or entry.hosts
-        yield "memory", MemoryLimit(most_bytes=value.value, level=level, places=tuple(places))
+        level = problem.Level.RANK if key == "device_memory" else problem.Level.HOST
+        places = tuple(entry.ranks or entry.hosts)
+        yield "memory", problem.MemoryLimit(most_bytes=value.value, level=level, places=places)
 
 
-def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
+def table_constraint(pattern: str, entry: TableConstraintSchema) -> problem.TableConstraint:
     """Limits on the tables of one pattern; a list of forbidden values allows all other ones."""
-    left = {key: entry.left(key) for key in CHOICES}
-    return noun_of(TableConstraint, entry, pattern=pattern, **left)
+    left = {key: entry.left(key) for key in problem.CHOICES}
+    return noun_of(problem.TableConstraint, entry, pattern=pattern, **left)
 
 
 def unmatched(
@@ -237,7 +227,7 @@ def unmatched(
         for index, entry in enumerate(entries)
         for key in ("tables", "together", "apart")
         for pattern in _listed(getattr(entry, key))
-        if not any(map(TableConstraint(pattern=pattern).matches, names))
+        if not any(map(problem.TableConstraint(pattern=pattern).matches, names))
     ]
 
 

@@ -6,8 +6,6 @@ numbers, whose digits underscores may group. So ``no``, ``on``, ``1:30``, ``010`
 text, but ``1e6`` is a number.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import difflib
@@ -97,7 +95,7 @@ class _Reader:
         self.source = source
         self.lines: dict[Keys, int] = {}
         self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
-        self._anchors: dict[str, tuple[object, int]] = {}
+        self._anchors: dict[str | None, tuple[Any, int]] = {}
         self._num_values = 0
 
     def document(self) -> object:
@@ -114,16 +112,18 @@ class _Reader:
         if len(keys) > MAX_DEPTH:
             self._fail(event, _TOO_DEEP)
         self.lines.setdefault(keys, event.start_mark.line + 1)
-        before = self._num_values
-        value: object
-        if isinstance(event, yaml.AliasEvent):
+        value, size = None, 1
+        if is_alias := isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
                 told = f"alias '*{event.anchor}' has no anchor '&{event.anchor}' before it"
                 self._fail(event, told)
             value, size = self._anchors[event.anchor]
-            self._count(event, size)
+        before, self._num_values = self._num_values, self._num_values + size
+        if self._num_values > MAX_VALUES:
+            told = f"the file and its aliases stand for more than {MAX_VALUES:,} values"
+            self._fail(event, f"{told}; use 'count:' for equal tables")
+        if is_alias:
             return value
-        self._count(event, 1)
         if getattr(event, "tag", None) not in (None, "!", _STR_TAG):
             self._fail(event, f"tag {event.tag!r} is not supported; write plain values")
         if isinstance(event, yaml.ScalarEvent):
@@ -135,8 +135,7 @@ class _Reader:
                 items.append(self._value(inner, (*keys, len(items))))
         else:
             value = self._mapping(keys)
-        if event.anchor is not None:
-            self._anchors[event.anchor] = (value, self._num_values - before)
+        self._anchors[event.anchor] = (value, self._num_values - before)
         return value
 
     def _mapping(self, keys: Keys) -> dict[str, object]:
@@ -159,15 +158,6 @@ class _Reader:
                     self._fail(event, "'<<' merges mappings only, such as '<<: *defaults'")
                 merged = {**part, **merged}
         return {**merged, **found}
-
-    def _count(self, event: Any, number: int) -> None:
-        self._num_values += number
-        if self._num_values > MAX_VALUES:
-            self._fail(
-                event,
-                f"the file and its aliases stand for more than {MAX_VALUES:,} values; use 'count:' "
-                "for equal tables",
-            )
 
     def _fail(self, event: Any, message: str) -> NoReturn:
         refuse(f"{self.source}:{event.start_mark.line + 1}: {message}")
@@ -367,7 +357,7 @@ def as_yaml(path: Path, text: str) -> Document:
 
 @functools.cache
 def read_words(name: str) -> Any:
-    """What other programs call their keys and values: a file of ``configs/imports``."""
+    """What other programs call keys and values, or reports their parts: of ``configs/imports``."""
     return read_yaml(configs_folder() / "imports" / f"{name}.yaml").value
 
 
@@ -435,32 +425,25 @@ def _refuse_constant(name: str) -> float:
 
 
 PLAN: Final = "a plan"
-WORKLOAD: Final = "a workload"
-SYSTEM: Final = "a system"
-CONSTRAINTS: Final = "a file of constraints"
-STATISTICS: Final = "statistics of 'shardplan profile'"
-
-
 FILE_KINDS: Final = {
-    "WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS,
+    "WorkloadSchema": "a workload", "SystemSchema": "a system",
+    "ConstraintFileSchema": "a file of constraints",
 }  # fmt: skip
 """The schemas of whole files, and the kinds of these files."""
 
 
 def kind_of(value: object) -> str | None:
     """The kind of a document; None if its keys are those of no kind, or of several kinds."""
-    if not isinstance(value, dict):
-        return None
-    keys = set(value)
-    if value.get("kind") == "shardplan_stats":
-        return STATISTICS
-    if "plan" in keys:
-        return PLAN
-    if {"device", "links"} <= keys or "base" in keys:
-        return SYSTEM
-    if "training" in keys:
-        return WORKLOAD
-    return CONSTRAINTS if keys == {"constraints"} else None
+    values = value if isinstance(value, dict) else {}
+    keys = values.keys()
+    found = {
+        "statistics of 'shardplan profile'": values.get("kind") == "shardplan_stats",
+        PLAN: "plan" in keys,
+        "a system": {"device", "links"} <= keys or "base" in keys,
+        "a workload": "training" in keys,
+        "a file of constraints": keys == {"constraints"},
+    }
+    return next((kind for kind, is_there in found.items() if is_there), None)
 
 
 def refuse_other_kind(path: Path, value: object, wanted: str) -> None:

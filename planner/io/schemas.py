@@ -8,8 +8,6 @@ makes the schema of a section from a noun, :func:`noun_of` the noun from values 
 checked, and :func:`entry_of` the section that reads back as a noun.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import inspect
@@ -123,7 +121,6 @@ Samples = Annotated[
     float, Field(gt=0, le=10**8), _digits({"type": "number", "exclusiveMinimum": 0})
 ]
 """Samples of a rank: a whole number, or a fraction where several ranks share samples."""
-Width = Annotated[Positive, Field(le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=2**53)]
 PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
@@ -165,16 +162,82 @@ class Loose(BaseModel):
     )
 
 
+class Lax(Loose):
+    """The base of schemas for values that are all texts, such as flags and cells of tables."""
+
+    model_config = pydantic.ConfigDict(strict=False)
+
+
 class Strict(Loose):
     """The base of our schemas: unknown keys are refused, and values are not converted."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
 
-def row_schema(title: str = "Row", /, **keys: Any) -> type[Loose]:
+def row_schema(title: str = "Row", base: type[Loose] = Loose, /, **keys: Any) -> type[Loose]:
     """The schema of values that need these keys, unless they come with a default."""
     kinds: dict[str, Any] = {k: v if isinstance(v, tuple) else (v, ...) for k, v in keys.items()}
-    return pydantic.create_model(title, __base__=Loose, **kinds)
+    return pydantic.create_model(title, __base__=base, **kinds)
+
+
+_NUMBERS: Final = re.compile(r"(int|float) (>?)([-\d.e]+)\.\.([\d.e]*)")
+_LISTED: Final = re.compile(r"(.+)\[(\d*)(\.\.)?(\d*)\]")
+
+
+def schemas_of(
+    words: Mapping[str, Any], base: type[Loose] = Loose, /, **kinds: Any
+) -> dict[str, Any]:
+    """The schemas of files of another program, by their names, from tables of their keys.
+
+    A key has the kind of its value: ``any``, ``bool``, ``text``, a range of numbers such as
+    ``int 1..1000`` or ``float >0..``, a list of words of which one is meant, or the name of a kind
+    or of a schema above. Behind it, ``[]`` means a list of such values, ``[26]`` and ``[1..100]``
+    one of this length, and `` by ,`` that a text holds them with commas between. `` | `` is between
+    kinds, and a key that may be ``none`` may be missing.
+    A mapping with ``kind``, the ``default`` and the paths that a value may be ``at`` says more.
+    Attributes have the names of keys, without dashes around them and with ``_`` for those inside.
+
+    Args:
+        words: a file of ``configs/imports``, with tables under ``keys``; ``kinds`` has names of its
+            own for kinds.
+        base: the base of the schemas.
+        kinds: further kinds by their names.
+    """
+    known: dict[str, Any] = {"any": Any, "none": None, "bool": bool, "text": str, **kinds}
+    known |= {name: _kind(told, known) for name, told in words.get("kinds", {}).items()}
+    made: dict[str, Any] = {}
+    for name, keys in words["keys"].items():
+        fields = {key.strip("-_").replace("-", "_"): _field(key, keys[key], known) for key in keys}
+        made[name] = known[name] = row_schema(name, base, **fields)
+    return made
+
+
+def _field(key: str, told: Any, known: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The type of a key, and its default with the places where it may be."""
+    entry = told if isinstance(told, dict) else {"kind": told}
+    default = entry.get("default", None if str(entry["kind"]).endswith(" | none") else ...)
+    return _kind(entry["kind"], known), at(entry.get("at", key), default)
+
+
+def _kind(told: Any, known: Mapping[str, Any]) -> Any:
+    """The type of what a table of keys says."""
+    if isinstance(told, list):
+        return Literal[tuple(told)]
+    if " | " in told:
+        return functools.reduce(operator.or_, [_kind(t, known) for t in told.split(" | ")])
+    if " by " in told:
+        items, _, mark = told.partition(" by ")
+        return Annotated[_kind(items, known), pydantic.BeforeValidator(lambda t: t.split(mark))]
+    if numbers := _NUMBERS.fullmatch(told):
+        number = int if numbers[1] == "int" else float
+        low, high = (number(float(text)) if text else math.inf for text in numbers.groups()[2:])
+        return _within(number, Range(low, high, bool(numbers[2])))
+    if listed := _LISTED.fullmatch(told):
+        least, most = (int(text) if text else None for text in (listed[2], listed[4]))
+        most = most if listed[3] else least
+        several: Any = list[_kind(listed[1], known)]  # type: ignore[misc]
+        return Annotated[several, Field(min_length=least, max_length=most)]
+    return known[told]
 
 
 def at(paths: str, default: Any = None) -> Any:
@@ -386,13 +449,20 @@ def schema_of(
     return schema
 
 
+def _within(number: Any, limits: Range) -> Any:
+    """The type of a number that has to be in a range."""
+    low, high = (limit if math.isfinite(limit) else None for limit in limits[:2])
+    least: dict[str, Any] = {"gt" if limits.is_open else "ge": low}
+    return Annotated[number, Field(le=high, **least)]
+
+
 def _written(hint: Any) -> Any:
     """The type of a value in a file, for the type of a field."""
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Annotated:
         limits = parts[1] if isinstance(parts[1], Range) else Range()
-        low, high = (limit if math.isfinite(limit) else None for limit in limits[:2])
-        return Annotated[_written(parts[0]), Field(ge=low, le=high)]
+        is_counted = parts[0] is int and limits.least >= 1
+        return _within(Positive if is_counted else _written(parts[0]), limits)
     if kind in (Union, types.UnionType):
         return functools.reduce(operator.or_, map(_written, parts))
     if kind is tuple:

@@ -1,7 +1,5 @@
 """Predicts collectives, matrix products and table-batched lookups, row by row of a CSV file."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import EnumType
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -52,8 +50,6 @@ _UNFITTED_SPREAD: Final = 0.5
 """90 % spread on a calibrated machine for operations that its calibration did not measure."""
 _CELL: Final = 40
 """Errors show at most this many characters of a cell."""
-_LARGEST_BYTES: Final = 2**50
-_MOST_RANKS: Final = 65_536
 _NAMES: Final = {c.value.replace("_", ""): c for c in Collective} | {
     "alltoallv": Collective.ALL_TO_ALL
 }
@@ -79,15 +75,8 @@ class Predicted:
     basis: Basis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unmodelled:
-    """A row without a prediction, because no model covers it, with the reason."""
-
-    reason: str
-
-
-Answer = Predicted | Unmodelled
-"""What a row gets."""
+Answer = Predicted | str
+"""What a row gets: a prediction, or why no model covers the row."""
 
 
 def predict_collectives(
@@ -170,24 +159,33 @@ def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = 
     )
 
 
+def answers(table: CsvRows, found: Iterable[Answer]) -> list[dict[str, Any]]:
+    """The rows with the predictions in seconds, which replace columns of the same name."""
+    rows = []
+    for row, p in zip(table.rows, found, strict=True):
+        told: dict[str, Any] = {k: cell for k, cell in row.items() if k not in OWN_COLUMNS}
+        if isinstance(p, Predicted):
+            figures = {"predicted_s": p.time_s, "low_s": p.low_s, "high_s": p.high_s}
+            told |= {**figures, "source": p.basis.value}
+        else:
+            told |= dict.fromkeys(("predicted_s", "low_s", "high_s", "source"))
+            told["reason"] = p
+        rows.append(told)
+    return rows
+
+
 def predicted_text(table: CsvRows, found: Iterable[Answer]) -> str:
     """The table as CSV text with the predictions, which replace columns of the same name."""
-    predictions = tuple(found)
-    reasons = any(isinstance(p, Unmodelled) for p in predictions)
-    added = (*ADDED_COLUMNS, REASON_COLUMN) if reasons else ADDED_COLUMNS
+    told = answers(table, found)
+    added = [*ADDED_COLUMNS, *([REASON_COLUMN] if any("reason" in row for row in told) else [])]
     kept = [c for c in table.columns if c not in OWN_COLUMNS]
-    rows = (
-        (*(row[c] for c in kept), *_cells(p)[: len(added)])
-        for row, p in zip(table.rows, predictions, strict=True)
-    )
+    rows = []
+    for row, own in zip(table.rows, told, strict=True):
+        times = (own["predicted_s"], own["low_s"], own["high_s"])
+        shown = (None if time_s is None else f"{time_s / US:.6g}" for time_s in times)
+        cells = (*shown, own["source"], own.get("reason"))
+        rows.append([*(row[c] for c in kept), *cells[: len(added)]])
     return csv_text((*kept, *added), rows)
-
-
-def _cells(predicted: Answer) -> tuple[str, ...]:
-    if isinstance(predicted, Unmodelled):
-        return "", "", "", "", predicted.reason
-    seconds = (predicted.time_s, predicted.low_s, predicted.high_s)
-    return (*(f"{t / US:.6g}" for t in seconds), predicted.basis.value, "")
 
 
 def spread_ratio(*sigmas: float) -> float:
@@ -220,12 +218,12 @@ def parsed(table: CsvRows, parse: Callable[[dict[str, str]], _Row]) -> list[_Row
 
 def predict_each(
     table: CsvRows,
-    parse: Callable[[dict[str, str]], _Row | Unmodelled],
+    parse: Callable[[dict[str, str]], _Row | str],
     predict: Callable[[_Row], Answer],
 ) -> tuple[Answer, ...]:
     """A prediction of every row that ``parse`` understands; errors as :func:`parsed`."""
     rows = parsed(table, parse)
-    return tuple(row if isinstance(row, Unmodelled) else predict(row) for row in rows)
+    return tuple(row if isinstance(row, str) else predict(row) for row in rows)
 
 
 def _collective_row(row: dict[str, str]) -> tuple[Collective, tuple[int, int], float]:
@@ -236,9 +234,9 @@ def _collective_row(row: dict[str, str]) -> tuple[Collective, tuple[int, int], f
     name = row["collective"].strip().lower().replace("_", "").replace("-", "")
     if name not in _NAMES:
         refuse(f"collective {row['collective']!r} is not one of {', '.join(Collective)}")
-    size_bytes = number(row, "size_bytes", low=0.0, high=_LARGEST_BYTES)
+    size_bytes = number(row, "size_bytes", low=0.0, high=2**50)
     given = {
-        c: int(number(row, c, low=1, high=_MOST_RANKS, whole=True))
+        c: int(number(row, c, low=1, high=65_536, whole=True))
         for c in ("nodes", "gpus_per_node", "ranks")
         if row.get(c, "").strip()
     }
@@ -253,21 +251,13 @@ def _collective_row(row: dict[str, str]) -> tuple[Collective, tuple[int, int], f
 
 
 def number(
-    row: Mapping[str, str],
-    column: str,
-    default: float | None = None,
-    *,
-    low: float,
-    high: float,
-    whole: bool = False,
+    row: Mapping[str, str], column: str, *, low: float, high: float, whole: bool = False
 ) -> float:
-    """A cell as a number between ``low`` and ``high``; the default if there is no such cell.
+    """A cell as a number between ``low`` and ``high``.
 
     Raises:
         ValueError: it is not a number, not a whole number if ``whole``, or out of range.
     """
-    if default is not None and column not in row:
-        return default
     text = row[column].strip()
     try:
         value = float(text)
@@ -275,7 +265,7 @@ def number(
         refuse(f"{column} {text[:_CELL]!r} is not a number")
     if not low <= value <= high or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
-        refuse(f"{column} must be {kind} from {_shown(low)} to {_shown(high)}, got {text[:_CELL]}")
+        refuse(f"{column} must be {kind} from {low:.16g} to {high:.16g}, got {text[:_CELL]}")
     return value
 
 
@@ -302,17 +292,11 @@ def word(
         refuse(f"{column} {text!r} is not {names}")
 
 
-def _shown(limit: float) -> str:
-    """A limit as people would write it: a whole number with all its digits."""
-    return f"{limit:.0f}" if limit == int(limit) else f"{limit:g}"
-
-
 # ------------------------------------------------------------------ matrix products
 
 
 DENSE_COLUMNS: Final = ("M", "K", "N")
 DENSE_OPTIONAL: Final = ("batch", "dtype")
-_MOST_SIDE: Final = 2**31
 _MODEL_SIGMA: Final = 0.28
 """Log-standard deviation of the errors on the products to which the tiles were fitted."""
 
@@ -339,7 +323,7 @@ def predict_products(table: CsvRows, topology: Topology) -> tuple[Answer, ...]:
             return _on_cpu(product, dtype, topology)
         if dtype is not DataType.TF32 and dtype not in rates:
             name = topology.device.name
-            return Unmodelled(reason=f"{name} lists no rate for products in {dtype}")
+            return f"{name} lists no rate for products in {dtype}"
         return interval(product_s(product, dtype, topology.device), spread, basis)
 
     return predict_each(table, _product, lambda row: predicted(*row))
@@ -348,7 +332,7 @@ def predict_products(table: CsvRows, topology: Topology) -> tuple[Answer, ...]:
 def _on_cpu(product: Product, dtype: DataType, topology: Topology) -> Answer:
     """A product on a core, by the constants of a calibrated machine, which are those of fp32."""
     if dtype is not DataType.FP32:
-        return Unmodelled(reason=f"this machine was calibrated in fp32, not in {dtype}")
+        return f"this machine was calibrated in fp32, not in {dtype}"
     counts = dense_counts((product,), joined_elements=0.0)
     counts[0] = 0.0
     constants = load_constants(topology.calibration).dense
@@ -357,7 +341,7 @@ def _on_cpu(product: Product, dtype: DataType, topology: Topology) -> Answer:
     return interval(seconds, spread, Basis.CALIBRATED)
 
 
-def _product(row: Mapping[str, str]) -> tuple[Product, DataType] | Unmodelled:
+def _product(row: Mapping[str, str]) -> tuple[Product, DataType] | str:
     """A row's product and element type.
 
     Raises:
@@ -366,9 +350,9 @@ def _product(row: Mapping[str, str]) -> tuple[Product, DataType] | Unmodelled:
     given = given_cells(row)
     missing = [c for c in DENSE_COLUMNS if c not in given]
     if missing:
-        return Unmodelled(reason=f"{', '.join(missing)} not given")
+        return f"{', '.join(missing)} not given"
     m, k, n, count = (
-        int(number({"batch": "1", **given}, c, low=1, high=_MOST_SIDE, whole=True))
+        int(number({"batch": "1", **given}, c, low=1, high=2**31, whole=True))
         for c in (*DENSE_COLUMNS, "batch")
     )
     dtype = word(given, "dtype", "fp32", DataType)
@@ -431,11 +415,6 @@ class LookupCall:
     num_tables: float
     phase: str
 
-    @property
-    def table(self) -> Table:
-        """The table."""
-        return self.shards.tables.tables[0]
-
 
 def predict_lookups(table: CsvRows, topology: Topology) -> tuple[Answer, ...]:
     """Predict the call of every row.
@@ -452,7 +431,7 @@ def predict_lookups(table: CsvRows, topology: Topology) -> tuple[Answer, ...]:
 
     def predicted(call: LookupCall) -> Answer:
         if topology.calibration and call.kernel is not ComputeKernel.FUSED:
-            return Unmodelled(reason="a CPU has no device memory apart from its own")
+            return "a CPU has no device memory apart from its own"
         return predict_calls((call,), model, topology)
 
     return predict_each(table, lookup_call, predicted)
@@ -473,7 +452,7 @@ def _lookup_trust(call: LookupCall, num_indices: float, topology: Topology) -> t
         spreads = [calibrated_spread_ratio(topology, f"lookup {p} fused") for p, n in counts if n]
         unfitted = spread_ratio(_EXTRAPOLATED_SIGMA)
         return max((s for s in spreads if s is not None), default=unfitted), Basis.CALIBRATED
-    kernel, table = call.kernel, call.table
+    kernel, table = call.kernel, call.shards.tables.tables[0]
     known = CACHED_GROUPS if kernel is ComputeKernel.FUSED_UVM_CACHING else LOOKUP_GROUPS
     is_fbgemm, sources = table.row_update.sorts, {p.name: p.source for p in topology.provenance}
     sigmas = [group_sigma(known), rate_sigma(topology, "lookup")]
@@ -485,10 +464,9 @@ def _lookup_trust(call: LookupCall, num_indices: float, topology: Topology) -> t
     if kernel is not ComputeKernel.FUSED:
         known_rates.append(sources.get("host.device_link_bandwidth", Source.DEFAULT))
         sigmas.append(RELATIVE_SIGMA[known_rates[-1]])
-    if table.row_update is RowUpdate.PER_INDEX and _PHASES[call.phase][1]:
-        sigmas.append(_PER_INDEX_SIGMA)
-        basis = Basis.ANALYTIC
-    if any(source not in (Source.MEASURED, Source.CALIBRATED) for source in known_rates):
+    is_per_index = table.row_update is RowUpdate.PER_INDEX and _PHASES[call.phase][1]
+    sigmas += [_PER_INDEX_SIGMA] if is_per_index else []
+    if is_per_index or not {*known_rates} <= {Source.MEASURED, Source.CALIBRATED}:
         basis = Basis.ANALYTIC
     if _PHASES[call.phase][2]:
         sigmas += [_IDLE_SIGMA, rate_sigma(topology, "host")]
@@ -509,7 +487,7 @@ def call_time(calls: Sequence[LookupCall], model: AbstractLookupModel, topology:
     return forward * forward_s + backward * backward_s + idle * idle_s
 
 
-def lookup_call(row: Mapping[str, str]) -> LookupCall | Unmodelled:
+def lookup_call(row: Mapping[str, str]) -> LookupCall | str:
     """The call that a row describes.
 
     Raises:
@@ -518,26 +496,23 @@ def lookup_call(row: Mapping[str, str]) -> LookupCall | Unmodelled:
     given = given_cells(row)
     kernel = given.get("kernel", "TBE")
     if not _KERNEL.search(kernel) or _OTHER_KERNEL.search(kernel):
-        return Unmodelled(reason=f"kernel {kernel!r} is not a table-batched lookup of FBGEMM")
+        return f"kernel {kernel!r} is not a table-batched lookup of FBGEMM"
     missing = [c for c in LOOKUP_COLUMNS if c not in given]
     if "lookups_total" not in given and "batch_per_table" not in given:
         missing.append("lookups_total")
     if given.get("location", "").lower() == "uvm_caching" and "cache_load_factor" not in given:
         missing.append("cache_load_factor")
     if missing:
-        return Unmodelled(reason=f"{', '.join(missing)} not given")
-    return _shaped(given)
-
-
-def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
+        return f"{', '.join(missing)} not given"
     phase = word(given, "phase", "", {p: p for p in _PHASES}.__getitem__)
     rows = int(number(given, "rows_per_table", low=1, high=_MOST_INDICES, whole=True))
     dim = int(number(given, "dim", low=1, high=16384, whole=True))
-    num_tables = number(given, "num_tables", 1.0, low=1, high=1e6, whole=True)
-    pooling_factor = number(given, "pooling_factor", 1.0, low=0, high=1e6)
+    filled = {**dict.fromkeys(("num_tables", "pooling_factor", "cache_load_factor"), "1"), **given}
+    num_tables = number(filled, "num_tables", low=1, high=1e6, whole=True)
+    pooling_factor = number(filled, "pooling_factor", low=0, high=1e6)
     counts = _counts(given, num_tables, pooling_factor)
     law = _law(given, rows, counts[0], num_tables)
-    if isinstance(law, Unmodelled):
+    if isinstance(law, str):
         return law
     table = Table(
         name="table",
@@ -553,7 +528,7 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
     output = word(given, "output_dtype", "fp32", DataType)
     optimizer = word(given, "optimizer", "sgd", _optimizer)
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
-        ratio = number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
+        ratio = number(filled, "cache_load_factor", low=1e-9, high=1.0)
     shards = LookupShards.whole(
         TableColumns((table,)),
         np.array(counts[:1]),
@@ -572,7 +547,9 @@ def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> 
     Raises:
         ValueError: both and the pooling factor are given, and do not agree.
     """
-    bags = number(given, "batch_per_table", 0.0, low=1, high=_MOST_INDICES)
+    bags = 0.0
+    if "batch_per_table" in given:
+        bags = number(given, "batch_per_table", low=1, high=_MOST_INDICES)
     indices = bags * pooling_factor
     if "lookups_total" in given:
         counted = number(given, "lookups_total", low=0, high=_MOST_INDICES) / num_tables
@@ -593,13 +570,13 @@ def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> 
 
 def _law(
     given: dict[str, str], rows: int, indices: float, num_tables: float
-) -> AbstractIndexDistribution | Unmodelled:
+) -> AbstractIndexDistribution | str:
     """The law of one table's indices, corrected by the distinct rows if they were counted."""
     text = given.get("index_distribution", "uniform")
     law = named_law(text, rows)
     if "lookups_unique" not in given:
         reason = f"index_distribution {text!r} is not understood and lookups_unique not given"
-        return law or Unmodelled(reason=reason)
+        return law or reason
     most = min(indices, float(rows)) * num_tables
     unique = number(given, "lookups_unique", low=0, high=most) / num_tables
     bins = (law or Uniform(num_embeddings=rows)).frequency_bins()

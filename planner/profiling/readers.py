@@ -8,12 +8,12 @@ import re
 import warnings
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, ClassVar, Final, final
+from typing import IO, Any, ClassVar, Final, NamedTuple, final
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -33,16 +33,34 @@ _MANY_FEATURES: Final = 1000
 """An array with more columns than this and than rows has its samples in columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Consecutive samples: for each feature a column of Arrow, integers or lists of integers.
+class Chunk(NamedTuple):
+    """Consecutive samples: a batch of Arrow, whose columns are integers or lists of integers.
 
     ``where`` names the file and the place in it, for messages.
     """
 
-    num_samples: int
-    features: Mapping[str, Any]
+    batch: Any
     where: str
+
+
+class Source(NamedTuple):
+    """A file, the reader of its format, and what it holds.
+
+    Attributes:
+        path: the file.
+        reader: reads it.
+        names: the names of its features, in order.
+        num_samples: how many; an estimate if counting would mean reading all of it.
+        left_out: columns that are not taken as features, each with its type.
+        can_seek: whether blocks from the middle can be read; otherwise only the first one.
+    """
+
+    path: Path
+    reader: AbstractReader
+    names: tuple[str, ...]
+    num_samples: int
+    left_out: tuple[str, ...] = ()
+    can_seek: bool = True
 
 
 class AbstractReader(ABC):
@@ -61,26 +79,12 @@ class AbstractReader(ABC):
         return head.startswith(self.magic)
 
     @abstractmethod
-    def feature_names(self, path: Path) -> tuple[str, ...]:
-        """The names of a file's features, in order.
+    def look(self, path: Path) -> Source:
+        """What a file of this format holds.
 
         Raises:
             InvalidInputError: the file is not of this format.
         """
-
-    def left_out(self, path: Path) -> tuple[str, ...]:
-        """Columns of a file that are not taken as features, each with its type; most have none."""
-        del path
-        return ()
-
-    def can_seek(self, path: Path) -> bool:
-        """Whether blocks from the middle of this file can be read; otherwise only the first one."""
-        del path
-        return True
-
-    @abstractmethod
-    def num_samples(self, path: Path) -> int:
-        """Number of samples of the file; an estimate if counting would mean reading all of it."""
 
     @abstractmethod
     def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
@@ -97,14 +101,6 @@ def steps(block: slice, num_samples: int, size: int = CHUNK_SAMPLES) -> Iterator
     begin, end, _ = block.indices(num_samples)
     for start in range(begin, end, size):
         yield start, min(start + size, end)
-
-
-def first_samples(chunk: Chunk, count: float) -> Chunk:
-    """The first ``count`` samples of a chunk."""
-    if chunk.num_samples <= count:
-        return chunk
-    features = {name: column.slice(0, int(count)) for name, column in chunk.features.items()}
-    return Chunk(int(count), features, chunk.where)
 
 
 def arrow(name: str = "pyarrow") -> Any:
@@ -138,7 +134,7 @@ def check_indices(chunk: Chunk) -> dict[str, int]:
         InvalidInputError: indices are not integers, negative, above 2^63 - 1, or missing in a list.
     """
     highest = {}
-    for name, column in chunk.features.items():
+    for name, column in zip(chunk.batch.schema.names, chunk.batch.columns, strict=True):
         where = f"{chunk.where}, {name}"
         values = column.drop_null()
         values = values.flatten() if is_list(column.type) else values
@@ -215,41 +211,34 @@ class CriteoTsvReader(AbstractReader):
         del path
         return _num_columns(head) in _COLUMNS and b"\0" not in head
 
-    def feature_names(self, path: Path) -> tuple[str, ...]:
-        """The names of the 26 features."""
-        columns = _num_columns(read_head(path))
-        if columns not in _COLUMNS:
+    def look(self, path: Path) -> Source:
+        """The 26 features; samples are estimated from the length of the first lines."""
+        head, is_plain = read_head(path), not is_gzip(path)
+        if (columns := _num_columns(head)) not in _COLUMNS:
             refuse(
                 f"{path}: line 1 has {columns} tab-separated columns; Criteo files have "
                 f"{_COLUMNS[0]} (label, 13 integers, 26 categories) or {_COLUMNS[1]} without label"
             )
-        return tuple(f"cat_{i}" for i in range(_CATEGORIES))
-
-    def can_seek(self, path: Path) -> bool:
-        """Whether the file is not compressed."""
-        return not is_gzip(path)
-
-    def num_samples(self, path: Path) -> int:
-        """The number of samples, estimated from the length of the first lines."""
-        head = read_head(path)
-        lines = max(head.count(b"\n"), 1)
-        packing = 1 if self.can_seek(path) else 3
-        return max(1, path.stat().st_size * packing * lines // (head.rfind(b"\n") + 1 or len(head)))
+        num_bytes = path.stat().st_size * (1 if is_plain else 3) * max(head.count(b"\n"), 1)
+        samples = max(1, num_bytes // (head.rfind(b"\n") + 1 or len(head)))
+        names = tuple(f"cat_{i}" for i in range(_CATEGORIES))
+        return Source(path, self, names, samples, can_seek=is_plain)
 
     def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
         """The lines from the first one that starts where the block does by the estimate."""
-        size, samples, done = path.stat().st_size, self.num_samples(path), block.start or 0
+        source, size, done = self.look(path), path.stat().st_size, block.start or 0
+        samples = source.num_samples
         end = size if block.stop is None else min(size * block.stop // samples, size)
         start, stop = _line_start(path, size * done // samples), _line_start(path, end)
         with reading(f"{path}: cannot be read"), arrow().OSFile(str(path)) as file:
-            if not self.can_seek(path):
+            if not source.can_seek:
                 batches = _batches(arrow().CompressedInputStream(file, "gzip"), path, names)
             else:
                 batches = _batches(file.get_stream(start, stop - start), path, names)
             for batch in batches if start < stop else ():
                 where = f"{path}: near sample {done}"
                 features = {n: self._ids(batch.column(n), f"{where}, {n}") for n in names}
-                yield Chunk(batch.num_rows, features, where)
+                yield Chunk(arrow().RecordBatch.from_pydict(features), where)
                 done += batch.num_rows
 
     def _ids(self, texts: Any, where: str) -> Any:
@@ -309,26 +298,22 @@ class NpyReader(AbstractReader):
     name: ClassVar[str] = "npy"
     magic: ClassVar[bytes] = b"\x93NUMPY"
 
-    def feature_names(self, path: Path) -> tuple[str, ...]:
-        """One name for each column."""
-        array = _open_npy(path)
-        if array.ndim == 1:
-            return (path.stem,)
-        return tuple(f"cat_{i}" for i in range(array.shape[1]))
-
-    def num_samples(self, path: Path) -> int:
-        """Rows of the array."""
-        return int(_open_npy(path).shape[0])
+    def look(self, path: Path) -> Source:
+        """A feature for each column, and rows of the array."""
+        num_samples, *columns = _open_npy(path).shape
+        names = [f"cat_{i}" for i in range(*columns)] if columns else [path.stem]
+        return Source(path, self, tuple(names), num_samples)
 
     def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
         """Rows of the memory-mapped file."""
         array = _open_npy(path)
         table = array.reshape(len(array), -1)
-        order = self.feature_names(path)
+        order = self.look(path).names
         for start, stop in steps(block, len(table)):
             rows = np.ascontiguousarray(_native(table[start:stop]).T)
             columns = {name: arrow().array(rows[order.index(name)]) for name in names}
-            yield Chunk(stop - start, columns, f"{path}: samples {start}..{stop - 1}")
+            batch = arrow().RecordBatch.from_pydict(columns)
+            yield Chunk(batch, f"{path}: samples {start}..{stop - 1}")
 
 
 def _open_npy(path: Path) -> NDArray[np.generic]:
@@ -394,13 +379,10 @@ class NpzReader(AbstractReader):
         first = head[_LOCAL_HEADER_BYTES : _LOCAL_HEADER_BYTES + length]
         return path.suffix == ".npz" or first.endswith(b".npy")
 
-    def feature_names(self, path: Path) -> tuple[str, ...]:
-        """One name for each array."""
-        return tuple(_members(path))
-
-    def num_samples(self, path: Path) -> int:
-        """Rows of every array."""
-        return next(iter(_members(path).values())).shape[0]
+    def look(self, path: Path) -> Source:
+        """A feature for each array, and rows of every array."""
+        members = _members(path)
+        return Source(path, self, tuple(members), next(iter(members.values())).shape[0])
 
     def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
         """The same samples of all arrays, chunk by chunk."""
@@ -413,13 +395,13 @@ class NpzReader(AbstractReader):
             for name, file in files.items():
                 _header(file)
                 file.seek((block.start or 0) * members[name].row_bytes, 1)
-            for start, stop in steps(block, self.num_samples(path), size):
+            for start, stop in steps(block, next(iter(members.values())).shape[0], size):
                 where = f"{path}: samples {start}..{stop - 1}"
                 columns = {
                     name: _rows(file, members[name], stop - start, f"{where}, array {name}")
                     for name, file in files.items()
                 }
-                yield Chunk(stop - start, columns, where)
+                yield Chunk(arrow().RecordBatch.from_pydict(columns), where)
 
 
 def _rows(file: IO[bytes], member: _Member, count: int, where: str) -> Any:
@@ -478,23 +460,16 @@ class ParquetReader(AbstractReader):
     name: ClassVar[str] = "parquet"
     magic: ClassVar[bytes] = b"PAR1"
 
-    def feature_names(self, path: Path) -> tuple[str, ...]:
-        """The names of the columns that have indices."""
-        schema = _open_parquet(path).schema_arrow
-        names = tuple(field.name for field in schema if _holds_indices(field))
+    def look(self, path: Path) -> Source:
+        """The columns that have indices; Spark writes a file without rows for empty partitions."""
+        file = _open_parquet(path)
+        fields = list(file.schema_arrow)
+        names = tuple(field.name for field in fields if _holds_indices(field))
         if not names:
-            kinds = ", ".join(f"{f.name}: {f.type}" for f in list(schema)[:8])
+            kinds = ", ".join(f"{f.name}: {f.type}" for f in fields[:8])
             refuse(f"{path}: no column of integers or lists of integers; it has {kinds}")
-        return names
-
-    def left_out(self, path: Path) -> tuple[str, ...]:
-        """All other columns, with their types."""
-        schema = _open_parquet(path).schema_arrow
-        return tuple(f"{f.name}: {f.type}" for f in schema if not _holds_indices(f))
-
-    def num_samples(self, path: Path) -> int:
-        """The number of rows; Spark writes a file without any for each empty partition."""
-        return int(_open_parquet(path).metadata.num_rows)
+        others = tuple(f"{f.name}: {f.type}" for f in fields if f.name not in names)
+        return Source(path, self, names, int(file.metadata.num_rows), others)
 
     def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
         """Rows of the row groups that overlap the block."""
@@ -511,9 +486,7 @@ class ParquetReader(AbstractReader):
                 position += batch.num_rows
                 if low < high:
                     where = f"{path}: samples {position - batch.num_rows}..{position - 1}"
-                    part = batch.slice(low, high - low)
-                    columns = {name: part.column(name) for name in names}
-                    yield Chunk(part.num_rows, columns, where)
+                    yield Chunk(batch.slice(low, high - low), where)
 
 
 def _holds_indices(field: Any) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -71,23 +71,6 @@ class ProfileOptions:
     sample_rows: int | None = None
     memory_bytes: float = 2.0 * si.GIB
     jobs: int = 1
-
-
-class BatchSums(NamedTuple):
-    """Sums over the measured batches of one size: number, distinct rows, indices.
-
-    ``num_followed`` are the distinct rows of those batches after which another whole one comes, and
-    ``num_shared`` the ones of them that this next batch has too; ``indices_followed`` and
-    ``indices_shared`` are the indices of these rows.
-    """
-
-    num_batches: int
-    num_unique: int
-    num_indices: int
-    num_followed: int
-    num_shared: int
-    indices_followed: int
-    indices_shared: int
 
 
 @contextmanager
@@ -153,17 +136,16 @@ class Indices:
             self.highest[name] = max(high, self.highest[name])
         fields = []
         for name, column in self._columns.items():
-            given = is_list(chunk.features[name].type)
+            given = is_list(chunk.batch.column(name).type)
             if given and name not in self._lists:
                 self._run(f"ALTER TABLE data ALTER {column} TYPE BIGINT[] USING {_bag(column)}")
                 self._lists.add(name)
             fields.append(_bag(column) if name in self._lists and not given else column)
-        columns = [chunk.features[name] for name in self._columns]
-        samples = arrow().Table.from_arrays(columns, list(self._columns.values()))
-        self._connection.register("samples", samples)
+        samples = arrow().Table.from_batches([chunk.batch]).select([*self._columns])
+        self._connection.register("samples", samples.rename_columns([*self._columns.values()]))
         self._run(f"INSERT INTO data SELECT {', '.join(fields)} FROM samples")
         self._connection.unregister("samples")
-        self.num_samples += chunk.num_samples
+        self.num_samples += chunk.batch.num_rows
 
     def count(self, features: Sequence[str], fold: int | None) -> tuple[IntArray, IntArray, int]:
         """Count the ids of a table, which :meth:`by_range` then knows.
@@ -216,32 +198,38 @@ class Indices:
             for name, column in self._columns.items()
             if name in features
         ]
-        ((total, p50, p99, most, num_empty),) = self._run(
-            f"SELECT sum(size * n)::BIGINT, min(size) FILTER (2 * below >= {self.num_samples}), "
+        (found,) = self._run(
+            f"SELECT sum(size * n) / {self.num_samples}, "
+            f"min(size) FILTER (2 * below >= {self.num_samples}), "
             f"min(size) FILTER (100 * below >= {99 * self.num_samples}), max(size), "
-            "coalesce(sum(n) FILTER (size = 0), 0)::BIGINT FROM "
+            f"coalesce(sum(n) FILTER (size = 0), 0) / {self.num_samples} FROM "
             "(SELECT size, count(*) AS n, sum(count(*)) OVER (ORDER BY size) AS below FROM "
             f"(SELECT {' + '.join(sizes)} AS size FROM data) GROUP BY size)"
         )
-        mean, empty_ratio = total / self.num_samples, num_empty / self.num_samples
-        return schema.PoolingStats(mean=mean, p50=p50, p99=p99, max=most, empty_ratio=empty_ratio)
+        return schema.PoolingStats(
+            **dict(zip(schema.PoolingStats.model_fields, found, strict=True))
+        )
 
-    def batches(self, features: Sequence[str], fold: int | None, size: int) -> BatchSums:
-        """Sums over whole batches of consecutive samples."""
-        whole = self.num_samples // size
-        stride = -(-whole // max(LEAST_BATCHES, MEASURED_SAMPLES // size)) or 1
-        batch = f"rowid // {size}"
+    def batches(self, features: Sequence[str], fold: int | None, size: int) -> schema.BatchStats:
+        """Means over whole batches of consecutive samples; 0 without any."""
+        if not (whole := self.num_samples // size):
+            none = {"mean_indices": 0.0, "mean_unique_rows": 0.0}
+            return schema.BatchStats(batch_size=size, num_batches=0, **none)
+        stride = -(-whole // max(LEAST_BATCHES, MEASURED_SAMPLES // size))
+        num_batches, batch = len(range(0, whole, stride)), f"rowid // {size}"
         ids = self._ids(features, fold, batch, f"rowid < {whole * size} AND {batch} % {stride} < 2")
-        (sums,) = self._run(
-            "SELECT count(*), coalesce(sum(n), 0)::BIGINT, "
-            f"count(*) FILTER (batch < {whole - 1}), count(*) FILTER (next = batch + 1), "
-            f"coalesce(sum(n) FILTER (batch < {whole - 1}), 0)::BIGINT, "
-            "coalesce(sum(n) FILTER (next = batch + 1), 0)::BIGINT FROM "
+        is_shared, is_followed = "next = batch + 1", f"batch < {whole - 1}"
+        (means,) = self._run(
+            f"SELECT {size}, {num_batches}, coalesce(sum(n), 0) / {num_batches}, "
+            f"count(*) / {num_batches}, "
+            f"count(*) FILTER ({is_shared}) / nullif(count(*) FILTER ({is_followed}), 0), "
+            f"coalesce(sum(n) FILTER ({is_shared}), 0) / sum(n) FILTER ({is_followed}) FROM "
             "(SELECT batch, n, lead(batch) OVER (PARTITION BY id ORDER BY batch) AS next FROM "
             f"(SELECT batch, id, count(*) AS n FROM ({ids}) GROUP BY batch, id)) "
             f"WHERE batch % {stride} = 0"
         )
-        return BatchSums(len(range(0, whole, stride)), *sums)
+        names = schema.BatchStats.model_fields
+        return schema.BatchStats(**dict(zip(names, means, strict=True)))
 
     def _run(self, query: str, fetch: str = "fetchall") -> Any:
         try:
@@ -299,9 +287,7 @@ def table_stats(
     counts, rows, highest = indices.count(features, fold)
     if highest < 0:
         refuse(f"table {table!r} received no index at all; leave its features out with --features")
-    batches = {
-        size: indices.batches(features, fold, size) for size in sorted(set(options.batch_sizes))
-    }
+    batches = [indices.batches(features, fold, n) for n in sorted(set(options.batch_sizes))]
     hashed = num_embeddings is None and (hashed or highest >= LARGEST_TABLE)
     if num_embeddings is None:
         needed = 1 + (highest if fold is None else max(indices.highest[n] for n in features))
@@ -332,7 +318,7 @@ def table_stats(
 
 
 def _with_law(
-    table: schema.TableStats, batches: Mapping[int, BatchSums], counts: IntArray, rows: IntArray
+    table: schema.TableStats, batches: Sequence[schema.BatchStats], counts: IntArray, rows: IntArray
 ) -> schema.TableStats:
     """Add what follows from the law, with the law rounded as in the file."""
     shown = schema.TableStats.model_validate(schema.rounded(table.model_dump()), strict=False)
@@ -344,7 +330,10 @@ def _with_law(
     return table.model_copy(
         update={
             "zipf": zipf,
-            "batches": [_batch(n, b, shown.pooling.mean, law) for n, b in batches.items()],
+            "batches": [
+                b if b.num_batches else _drawn_batch(b.batch_size, shown.pooling.mean, law)
+                for b in batches
+            ],
             "hottest_rows": {str(r): law.access_share(r * num_rows) for r in _HOTTEST_RATIOS},
             "hot_share": _hot_share(law, counts, rows, table.num_samples),
             "cache": {str(r): min(law.hit_ratio(r * num_rows), 1.0) for r in _CACHE_RATIOS},
@@ -400,7 +389,11 @@ def _ranges(
     indices: Indices, law: laws.Smoothed, counts: IntArray, rows: IntArray, num_embeddings: int
 ) -> tuple[schema.Ranges, FloatArray | None]:
     """How accesses, and the rows of each bin if uneven, are spread over ranges of ids."""
-    hot_count = _count_of_rank(counts, rows, _HOTTEST_LEFT_OUT)
+    # The count that fewer rows than are left out exceed; in a small sample the highest count.
+    from_hottest = np.cumsum(rows[::-1])
+    is_small = from_hottest[-1] < _HOTTEST_LEFT_OUT * NUM_RANGES
+    rank = 0 if is_small else np.searchsorted(from_hottest, _HOTTEST_LEFT_OUT)
+    hot_count = int(counts[::-1][rank])
     place, seen, found = indices.by_range(num_embeddings, NUM_RANGES)
     accesses = np.bincount(place, seen * found, minlength=NUM_RANGES)
     cold = np.bincount(place, np.where(seen <= hot_count, seen, 0) * found, minlength=NUM_RANGES)
@@ -449,14 +442,6 @@ def _smoothed(
     return in_range
 
 
-def _count_of_rank(counts: IntArray, rows: IntArray, rank: int) -> int:
-    """The count that fewer than ``rank`` rows exceed; in a small sample the highest count."""
-    from_hottest = np.cumsum(rows[::-1])
-    if from_hottest[-1] < _HOTTEST_LEFT_OUT * NUM_RANGES:
-        return int(counts[-1])
-    return int(counts[::-1][np.searchsorted(from_hottest, rank)])
-
-
 def _clustering(accesses: FloatArray, squares: float) -> float:
     """Variance of accesses over ranges of ids, divided by that of rows placed at random.
 
@@ -469,19 +454,14 @@ def _clustering(accesses: FloatArray, squares: float) -> float:
     return spread / (squares * (1.0 - 1.0 / NUM_RANGES))
 
 
-def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) -> schema.BatchStats:
-    num_batches = sums.num_batches
-    indices = sums.num_indices / num_batches if num_batches else size * pooling_factor
-    expected = sums.num_unique / num_batches if num_batches else law.expected_unique_rows(indices)
+def _drawn_batch(size: int, pooling_factor: float, law: Empirical) -> schema.BatchStats:
+    """What the law predicts of a batch of a size of which there is no whole one."""
+    indices = size * pooling_factor
     return schema.BatchStats(
         batch_size=size,
-        num_batches=num_batches,
+        num_batches=0,
         mean_indices=indices,
-        mean_unique_rows=expected,
-        next_batch_ratio=sums.num_shared / sums.num_followed if sums.num_followed else None,
-        next_batch_indices_ratio=sums.indices_shared / sums.indices_followed
-        if sums.num_followed
-        else None,
+        mean_unique_rows=law.expected_unique_rows(indices),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -212,12 +213,10 @@ class TableStats(_Part):
             for b in self.batches
             if b.num_batches and b.mean_unique_rows >= 1
         )
-        curve: list[tuple[float, float]] = []
-        for indices, unique in measured:
-            before, most = curve[-1] if curve else (0.0, unique)
-            if indices > before:
-                curve.append((indices, min(max(unique, most), indices)))
-        return tuple(curve)
+        curve = accumulate(
+            measured, lambda a, b: (b[0], min(max(a[1], b[1]), b[0])), initial=(0.0, 0.0)
+        )
+        return tuple(dict(curve).items())[1:]
 
     def _range_rows(self) -> FloatArray | None:
         """``[ranges, bins]`` rows of each bin of the law in each range; None for even shares."""
@@ -333,13 +332,7 @@ def stats_text(stats: Stats) -> str:
 
 def rounded(value: Any) -> Any:
     """The value with all floats rounded to nine digits, which is more than they are exact to."""
-    if isinstance(value, float):
-        return float(f"{value:.9g}")
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return value
+    return json.loads(json.dumps(value), parse_float=lambda text: float(f"{float(text):.9g}"))
 
 
 def _render(value: Any, indent: str) -> str:

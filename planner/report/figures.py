@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from itertools import groupby
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,25 +17,18 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
+from planner.io.documents import read_words
 from planner.objectives import objective_class, objective_names
 from planner.report.base import Cell, Column, Kind, format_gib
-from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
+from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, ranks_held
 from planner.scenarios import ScenarioRule
-from planner.support.result_frames import ranks_held
 from planner.support.text import printable
 
-Key = TypeVar("Key")
-
-_TYPES: Final = {
-    ShardingType.TABLE_WISE: ("TW", "whole on one rank"),
-    ShardingType.ROW_WISE: ("RW", "cut by rows over all ranks"),
-    ShardingType.COLUMN_WISE: ("CW", "cut by columns"),
-    ShardingType.DATA_PARALLEL: ("DP", "copied to every rank"),
-    ShardingType.TABLE_ROW_WISE: ("TWRW", "cut by rows inside one host"),
-    ShardingType.TABLE_COLUMN_WISE: ("TWCW", "cut by columns inside one host"),
-    ShardingType.GRID_SHARD: ("GRID", "cut by columns, each piece by rows inside one host"),
+WORDS: Final = read_words("report")
+_TYPES: Final[dict[ShardingType, list[str]]] = {
+    ShardingType(kind): told for kind, told in WORDS["types"].items()
 }
-"""TorchRec's abbreviation of each sharding type, and what the type does with a table."""
+_FAMILIES: Final[dict[str, list[str]]] = WORDS["families"]
 SHORT_NAMES: Final = {kind: short for kind, (short, _) in _TYPES.items()}
 
 _BY_COLUMNS = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
@@ -118,10 +110,10 @@ def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
 
 
 def path_seconds(
-    estimate: IterationEstimate, key: Callable[[CriticalStep], Key]
-) -> dict[Key, float]:
+    estimate: IterationEstimate, key: Callable[[CriticalStep], Any]
+) -> dict[Any, float]:
     """Seconds of the steps of the critical path that have the same key."""
-    seconds: defaultdict[Key, float] = defaultdict(float)
+    seconds: defaultdict[Any, float] = defaultdict(float)
     for step in estimate.critical_path:
         seconds[key(step)] += step.duration_s
     return seconds
@@ -189,20 +181,6 @@ def fullest_hosts(ledger: MemoryLedger) -> tuple[str, ...]:
     )
 
 
-def named_plans(result: PlanningResult) -> list[tuple[str, Candidate]]:
-    """(role, plan) of every priced plan, best first; the names of plans of one strategy differ."""
-    found = [("chosen", result.best)]
-    found += [("runner-up", plan) for plan in result.runners_up]
-    found += [("baseline", plan) for plan in result.baselines]
-    seen: Counter[str] = Counter()
-    named = []
-    for role, plan in found:
-        seen[plan.name] += 1
-        name = plan.name if seen[plan.name] == 1 else f"{plan.name} {seen[plan.name]}"
-        named.append((role, replace(plan, name=name)))
-    return named
-
-
 def cluster(topology: Topology) -> str:
     """The cluster in a few words: ``16 x h100_sxm (2 hosts x 8)``."""
     shape = f"{topology.num_hosts} hosts x {topology.local_world_size}"
@@ -235,21 +213,6 @@ def where(placement: TablePlacement) -> str:
     return ranges if ranges.count(",") < _MOST_RANGES else f"{len(set(ranks))} ranks"
 
 
-_WORTH_TELLING = 1e-3
-
-
-def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
-    """The parts of a gap, as shares of the value, without those too small to mention."""
-    gap, uneven = solver.gap_ratio, solver.uneven_gap_ratio
-    launches = "kernel launches and overlap, which the bound does not count"
-    parts = [(solver.unseen_gap_ratio, launches)]
-    if gap is not None and uneven is not None:
-        parts.append((uneven, "work spread unevenly over ranks"))
-        rest = gap - uneven - solver.unseen_gap_ratio
-        parts.append((rest, "tables cut in ways that cost more than those of the bound"))
-    return [(ratio, words) for ratio, words in parts if ratio >= _WORTH_TELLING]
-
-
 def plain_objective(name: str) -> str:
     """The name of an objective without a word on scenarios, such as ``worst iteration``."""
     return name.rpartition(" ")[2]
@@ -264,21 +227,7 @@ def objective_kind(name: str) -> Kind:
 
 # ------------------------------------------------------------------ families of stages
 
-_FAMILIES: Final = {
-    "input": ("input exchange", r"^input"),
-    "cache": ("cache fetch", r"^cache|prefetch"),
-    "lookup": ("lookup forward", r"^lookup(?!.*backward)"),
-    "output": ("output exchange", r"^output"),
-    "dense": ("dense forward", r"(MLP|^dense part)(?!.*(backward|all-reduce|optimizer))"),
-    "dense-b": ("dense backward", r"(MLP|^dense part).*backward|optimizer"),
-    "gradient": ("gradient exchange", r"^gradient(?!.*all-reduce)"),
-    "lookup-b": ("lookup backward", r"^lookup.*backward"),
-    "reduce": ("all-reduce", r"all-reduce"),
-    "other": ("host launches and data", r""),
-}
 FAMILIES: Final[dict[str, str]] = {name: words for name, (words, _) in _FAMILIES.items()}
-"""The style class of each family's colour, and its name for people, in the order of an iteration.
-"""
 
 
 def family(stage: str) -> str:

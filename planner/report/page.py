@@ -48,16 +48,12 @@ def render_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
     """The document; its script sorts, searches, shows details and switches the theme."""
     style, script = _asset("style.css"), "\n" + _asset("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'"
-    )
     page = _environment().get_template("page.html")
     return page.render(
         title=title,
         subtitle=subtitle,
         blocks=blocks,
-        policy=Markup(policy),
+        digest=digest,
         style=Markup(style),
         script=Markup(script),
         version=costmodels.__version__,
@@ -71,18 +67,14 @@ def _asset(name: str) -> str:
 # ------------------------------------------------------------------ templates
 
 
-def fill(source: str, **values: object) -> Markup:
-    """Fill a short template that is written beside the code that uses it.
-
-    ``blocks`` has the macros of ``templates/blocks.html``. A value is escaped, and its control
-    codes are replaced, unless it is :class:`markupsafe.Markup`, which only templates make.
-    """
-    return Markup(_environment().from_string(source).render(blocks=_blocks(), **values))
-
-
 def block(name: str, **values: object) -> Markup:
-    """Fill a macro of ``templates/blocks.html``, as :func:`fill` does."""
-    return Markup(getattr(_blocks(), name)(**values))
+    """Fill a macro of ``templates/blocks.html``.
+
+    A value is escaped, and its control codes are replaced, unless it is
+    :class:`markupsafe.Markup`, which only templates make.
+    """
+    blocks = _environment().get_template("blocks.html").module
+    return Markup(getattr(blocks, name)(**values))
 
 
 @cache
@@ -92,7 +84,7 @@ def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("planner.report", "html/templates"),
         autoescape=True,
-        finalize=_without_control_codes,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -100,16 +92,8 @@ def _environment() -> Environment:
     )
     made.filters |= {kind.name.lower(): partial(format_cell, kind) for kind in Kind}
     made.filters["mib"] = lambda num_bytes: significant(num_bytes / units.MIB)
-    made.filters["counted"] = counted
+    made.filters |= {"counted": counted, "cell": _cell}
     return made
-
-
-def _blocks() -> object:
-    return _environment().get_template("blocks.html").module
-
-
-def _without_control_codes(value: object) -> object:
-    return value if isinstance(value, Markup) else printable(str(value))
 
 
 # ------------------------------------------------------------------ sections and tables
@@ -143,18 +127,12 @@ def grid(
         css = "delta"
     if not css and any(isinstance(v, str) and len(v) > _WIDE_TEXT for row in rows for v in row[1:]):
         css = "wide"
-    return block(
-        "grid",
-        heads=[(c.title.removesuffix(" GiB"), c.is_number) for c in columns],
-        rows=[[_cell(c.kind, v) for c, v in zip(columns, row, strict=True)] for row in rows],
-        css=css,
-        ident=ident,
-        marked=marked,
-    )
+    return block("grid", columns=columns, rows=rows, css=css, ident=ident, marked=marked)
 
 
-def _cell(kind: Kind, value: Cell) -> tuple[str, str | None, str]:
+def _cell(column: Column, value: Cell) -> tuple[str, str | None, str]:
     """The text, the raw number (None for a text), and the style class of a signed difference."""
+    kind = column.kind
     words = format_cell(Kind.BYTES if kind is Kind.GIB else kind, value)
     if kind is Kind.TEXT or isinstance(value, str):
         return words, None, ""
@@ -167,8 +145,6 @@ def _cell(kind: Kind, value: Cell) -> tuple[str, str | None, str]:
 # ------------------------------------------------------------------ charts: bars in lanes
 
 _MOST_TICKS: Final = 7
-_CHARACTER: Final = 6.2
-"""Mean width of a character of a bar label in the widest font, in pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,11 +161,6 @@ class Bar:
     title: str
     labels: tuple[str, ...] = ()
     strong: bool = False
-
-    def label(self, chart_width: float) -> str:
-        """The first label that fits into the bar; empty if none does."""
-        letters = (self.width_ratio * chart_width - 8) / _CHARACTER
-        return next((words for words in self.labels if len(words) <= letters), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,18 +197,14 @@ def stacked(name: str, parts: Iterable[tuple[str, str, float]], end: float, valu
 
 
 def axis(end: float, write: Callable[[float], str] = units.format_time) -> tuple[Tick, ...]:
-    """Round numbers from 0 to ``end``, by default times."""
+    """Round numbers from 0 to ``end``, by default times: 1, 2 or 5 times a power of ten apart."""
     if end <= 0:
         return ()
-    step = _round_step(end / _MOST_TICKS)
+    least = end / _MOST_TICKS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(f * power for f in (1, 2, 5, 10) if f * power >= 0.9999 * least)
     ticks = (i * step for i in range(int(end / step * 1.0001) + 1))
     return tuple((v / end, write(v) if v else "0", "axis") for v in ticks)
-
-
-def _round_step(least: float) -> float:
-    """The next number above ``least`` that is 1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(f * power for f in (1, 2, 5, 10) if f * power >= 0.9999 * least)
 
 
 # ------------------------------------------------------------------ many ranks
@@ -263,8 +230,6 @@ _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4
 """Okabe and Ito's palette, which colour-blind readers can tell apart, on light and dark ground."""
 _MARGIN: Final = 1.15
 """Factor by which the axes go on beyond the points."""
-Place = tuple[float, float]
-"""A position (across, up), in the values of the axes or as shares of the chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,24 +265,16 @@ class ChartScale:
         return sorted(t for t in marks if self.low <= t <= self.high)
 
 
-def legend(names: Sequence[str]) -> Markup:
-    """Each name with a dot of its colour before it."""
-    keys = [(_colour(names, name), name) for name in names]
-    return block("dots", keys=keys)
-
-
-def _colour(names: Sequence[str], name: str) -> str:
-    return _COLOURS[names.index(name) % len(_COLOURS)]
-
-
 def scatter(
     dots: Sequence[ChartDot],
     names: Sequence[str],
     across: tuple[str, float],
     up: tuple[str, float],
-    line: Sequence[Place] = (),
+    line: Sequence[tuple[float, float]] = (),
 ) -> Markup:
-    """A chart of points on log scales; the best are filled, and a grey line may join some.
+    """A chart of points on log scales, below the names with a dot of their colour before each.
+
+    The best points are filled, and a grey line may join some.
 
     Args:
         dots: at least one point; later ones are drawn over earlier ones.
@@ -327,12 +284,14 @@ def scatter(
         line: the points of a line, in the values of the axes.
     """
     x, y = ChartScale([d.x for d in dots]), ChartScale([d.y for d in dots])
+    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
     return block(
         "scatter",
+        colours=colours,
         across=across[0],
         up=up[0],
         rows=[(x(t), significant(t * across[1], 6)) for t in x.ticks(across[1])],
         cols=[(y(t), significant(t * up[1], 6)) for t in y.ticks(up[1])],
         line=[(x(a), y(b)) for a, b in line],
-        dots=[(x(d.x), y(d.y), _colour(names, d.name), d) for d in dots],
+        dots=[(x(d.x), y(d.y), colours[d.name], d) for d in dots],
     )

@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING
 from planner.support import load_lazily
 
 if TYPE_CHECKING:
-    from planner.study.figures import GOALS as GOALS
-    from planner.study.figures import Figures as Figures
     from planner.study.figures import Operation as Operation
-    from planner.study.space import Setup as Setup
     from planner.study.space import Space as Space
-    from planner.study.studying import Answer as Answer
-    from planner.study.studying import Choice as Choice
     from planner.study.studying import Effort as Effort
     from planner.study.studying import Study as Study
     from planner.study.studying import study as study

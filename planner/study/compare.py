@@ -274,7 +274,7 @@ def study_page(study: Study, name: str) -> str:
     blocks = [Block(name="summary", title="Summary", body=top)]
     if first:
         systems = [design.told(design.SYSTEM, s) for s in study.space.knobs[design.SYSTEM]]
-        chart = block("front", legend=page.legend(systems), chart=_scatter(study, systems))
+        chart = block("front", chart=_scatter(study, systems))
         worth = choices(study)
         blocks += [
             Block(name="setups", title="Setups that were searched", body=chart, short="Setups"),

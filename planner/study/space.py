@@ -1,8 +1,14 @@
 """The setups of a study: knobs and their values, and the problem under each choice of values.
 
 A knob is a key of the workload file (``training.pipeline``), a key of the system file with
-``system.`` before it (``system.links.network.bandwidth``), or one of :data:`OWN_KNOBS`. A *setup*
-gives each knob one of its values. The first values are the usual setup.
+``system.`` before it (``system.links.network.bandwidth``), or one of :data:`OWN_KNOBS`:
+
+- ``copies`` of all tables, each on a group of GPUs (2D parallelism); ``all`` for every number
+- ``sync_interval``, iterations between two averagings of the copies
+- ``column_width``, the least columns of a column piece
+- ``cache_sizes``, shares of a table that its cache may hold, as ``[0.05, 0.2]``
+
+A *setup* gives each knob one of its values. The first values are the usual setup.
 """
 
 from __future__ import annotations
@@ -40,13 +46,8 @@ SYSTEM, GPUS, GLOBAL_BATCH = "system", "gpus", "global_batch_size"
 BATCH, PIPELINE = "training.batch_size_per_rank", "training.pipeline"
 LOOKAHEAD, COMMUNICATION = "training.lookahead", "training.communication"
 COPIES, SYNC, WIDTH, CACHE = "copies", "sync_interval", "column_width", "cache_sizes"
-OWN_KNOBS: Final = {
-    COPIES: "copies of all tables, each on a group of GPUs (2D parallelism); all: every number",
-    SYNC: "iterations between two averagings of the copies",
-    WIDTH: "least columns of a column piece",
-    CACHE: "shares of a table that its cache may hold, as [0.05, 0.2]",
-}
-"""Knobs that are no key of a file, with their meaning."""
+OWN_KNOBS: Final = (COPIES, SYNC, WIDTH, CACHE)
+"""Knobs that are no key of a file."""
 ALL: Final = "all"
 _PREFIX: Final = "system."
 
@@ -76,10 +77,6 @@ class Setup:
     def having(self, **values: Value) -> Setup:
         """The setup with other values of some knobs."""
         return Setup(tuple((name, values.get(name, value)) for name, value in self.picks))
-
-    def to_json(self) -> dict[str, Value]:
-        """The values by knob."""
-        return dict(self.picks)
 
     @property
     def words(self) -> str:
@@ -205,11 +202,10 @@ class Space:
 
     def first_problems(self) -> Iterator[PlanningProblem]:
         """The problem of the first setup on each system."""
+        firsts = {s.get(SYSTEM): s for s in reversed(self.setups or (self.base,))}
         for system in self.knobs.get(SYSTEM, (None,)):
-            usual = (s for s in self.setups or (self.base,) if s.get(SYSTEM) == system)
-            setup = next(usual, None)
-            if setup is not None:
-                yield self.problem(setup)
+            if system in firsts:
+                yield self.problem(firsts[system])
 
     # -- problems ---------------------------------------------------------------------------------
 
@@ -376,16 +372,15 @@ def checked_knobs(
 
 
 def _menu(value: Value) -> Value:
-    """Cache sizes such as ``["5%", 0.2]`` as a list of ratios in JSON."""
-    listed: Any = json.loads(str(value)) if str(value).startswith("[") else value
-    shares = listed if isinstance(listed, list) else [listed]
+    """Cache sizes such as ``["5%", 0.2]`` as a list of ratios in JSON; None for the usual ones."""
+    if value is None:
+        return None
+    listed: Any = json.loads(str(value)) if str(value).startswith("[") else [value]
     try:
         ratios = [
-            float(s[:-1]) / 100 if isinstance(s, str) and s.endswith("%") else float(s)
-            for s in shares
-            if value is not None
+            float(str(s).removesuffix("%")) / (100 if str(s).endswith("%") else 1) for s in listed
         ]
-    except (TypeError, ValueError):
+    except ValueError:
         ratios = [0.0]
     if not all(0 < r < 1 for r in ratios):
         refuse(f"--vary cache_sizes: {value!r} must be above 0% and below 100%, such as [5%,20%]")

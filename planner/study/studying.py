@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -400,7 +400,7 @@ class Study:
         """Search setups, whose trials may have begun, and write each result at once."""
         asked = [(s, self.space.problem(s), self.space.restricted(s)) for s in setups]
         search = partial(trials.search, self.operation, self.settings)
-        left = dict(enumerate(begun or [self._trials.begin(s) for s in setups]))
+        left = dict(enumerate(begun or [self._trials.begin(s)[0] for s in setups]))
         place = None if here else self._place
         try:
             for i, found in trials.done_at(place, search, asked, self._should_stop):
@@ -416,31 +416,23 @@ class Study:
                 self._trials.drop(trial, "FAIL")
 
     def _record(self, trial: Trial, result: trials.SetupResult) -> None:
-        """Write a result; its plan only if no other setup is known to dominate it."""
+        """Write a result."""
         own = self.values(result.figures)
         told = [value if math.isfinite(value) else _UNFIT for value in own]
-        if (self._found() <= own).all(axis=1).any() and not self.smallest_for:
-            near = result.figures is not None and own[0] <= min(self._found()[:, 0]) * (
-                1 + math.copysign(TIE_RATIO, own[0])
-            )
-            result = result if near else replace(result, plan=None)
         self._trials.end(trial, result, told)
 
     def _prove(self, setups: Sequence[Setup]) -> None:
         """Prove the bounds of the families of some setups that have none; a journal keeps them."""
         families = list(dict.fromkeys(self.space.loosest(s) for s in setups))
-        attributes, left, problems = self._trials.study.user_attrs, [], []
+        attributes, left = self._trials.study.user_attrs, []
         for family in families:
             kept = attributes.get(_name(family), 0)
             if kept != 0:
                 with reading(f"the journal's {_name(family)} is damaged; name another folder"):
                     self.floors[family] = TypeAdapter(Floor | None).validate_python(kept)
             elif family not in self.floors:
-                try:
-                    problems.append(self.space.restricted(family))
-                    left.append(family)
-                except (InfeasibleError, InvalidInputError):
-                    self.floors[family] = None
+                left.append(family)
+        problems = [self.space.restricted(family) for family in left]
         for i, floor in trials.done_at(self._place, trials.prove, problems, self._should_stop):
             self.floors[left[i]] = floor
             kept = None if floor is None else asdict(floor)
@@ -452,15 +444,11 @@ class Study:
         self._search(self._fresh([self.space.base]), here=True)
         self._prove(self.space.setups)
         while not self._should_stop() and self.is_proven:
-            room = self.effort.trials - self._num_done
+            room = self.effort.trials - len(self.results) - len(self._trials.ruled_out)
             wave = self._fresh(self._ordered())[: min(_WAVE, room)]
             if room <= 0 or not wave:
                 return
             self._search(wave)
-
-    @property
-    def _num_done(self) -> int:
-        return len(self.results) + len(self._trials.ruled_out)
 
     def _ordered(self) -> list[Setup]:
         """The setups that may better what was found, the most promising first.
@@ -494,23 +482,22 @@ class Study:
         """
         draw, listed = random.Random(self.effort.seed), set(self.space.setups)
         self._search(self._fresh([self.space.base]), here=True)
-        while self._num_done < self.effort.trials and not self._should_stop():
-            seen = self._trials.taken
-            if len(seen) >= self.space.num_setups or (listed and listed <= seen):
+        while not self._should_stop():
+            seen, done = self._trials.taken, len(self.results) + len(self._trials.ruled_out)
+            none_left = len(seen) >= self.space.num_setups or (listed and listed <= seen)
+            if none_left or done >= self.effort.trials:
                 return
-            trial, setup = self._trials.ask()
+            trial, setup = self._trials.begin()
             if setup in seen or (listed and setup not in listed):
                 self._trials.drop(trial, "FAIL")
-                setup = next(s for s in self._drawn(draw) if s not in seen)
-                trial = self._trials.begin(setup)
+                while setup in seen or (listed and setup not in listed):
+                    if listed:
+                        setup = draw.choice(self.space.setups)
+                    else:
+                        every = self.space.knobs.values()
+                        setup = self.space.setup_of([draw.choice(values) for values in every])
+                trial, _ = self._trials.begin(setup)
             self._pick(trial, setup)
-
-    def _drawn(self, draw: random.Random) -> Iterator[Setup]:
-        while True:
-            if self.space.setups:
-                yield draw.choice(self.space.setups)
-            else:
-                yield self.space.setup_of([draw.choice(v) for v in self.space.knobs.values()])
 
     def _pick(self, trial: Trial, setup: Setup) -> None:
         """Search a setup that a sampler has picked, or rule it out."""
@@ -591,7 +578,7 @@ def study(
         vary: the values of further knobs, the usual one first: keys of the workload, keys of the
             system with ``system.`` before them, and those of
             :data:`planner.study.space.OWN_KNOBS`.
-        goals: names of :data:`planner.study.GOALS`.
+        goals: names of :data:`planner.study.figures.GOALS`.
         smallest_for: samples per second that the smallest cluster has to reach; None looks for the
             best setup.
         journal: Optuna's journal, with which a later call goes on.

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import socket
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import optuna
 from optuna import samplers
@@ -24,7 +22,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import InMemoryStorage, JournalStorage
 from optuna.storages import journal as journals
 from optuna.trial import FrozenTrial, Trial, TrialState
-from pydantic import Field, TypeAdapter
+from pydantic import BaseModel, Field, StrictInt, TypeAdapter, ValidationError
 
 from costmodels.system_models import sync_time_s
 from planner import api
@@ -275,27 +273,21 @@ class Trials:
     def seconds(self) -> float:
         """Seconds from the start of the first search to the end of the last one."""
         done = self._in("COMPLETE")
-        begun = [t.datetime_start for t in done if t.datetime_start is not None]
-        ended = [t.datetime_complete for t in done if t.datetime_complete is not None]
-        return (max(ended) - min(begun)).total_seconds() if begun and ended else 0.0
+        times = [at for t in done for at in (t.datetime_start, t.datetime_complete) if at]
+        return (max(times) - min(times)).total_seconds() if times else 0.0
 
-    def begin(self, setup: Setup) -> Trial:
-        """Begin the trial of a setup.
+    def begin(self, setup: Setup | None = None) -> tuple[Trial, Setup]:
+        """Begin the trial of a setup, or of the one that the sampler chooses.
 
         Another process may take what is queued here, and this one what the other has queued. Either
         trial then has the setup that its process searches, and parameters of the other one.
         """
         knobs = self._space.knobs
-        params = {k: v if v in knobs[k] else knobs[k][0] for k, v in setup.picks}
-        self.study.enqueue_trial(params)
-        return self._begun(self.study.ask(), setup)[0]
-
-    def ask(self) -> tuple[Trial, Setup]:
-        """Begin the trial of the setup that the sampler chooses."""
-        return self._begun(self.study.ask(), None)
-
-    def _begun(self, trial: Trial, setup: Setup | None) -> tuple[Trial, Setup]:
-        values = [trial.suggest_categorical(n, list(v)) for n, v in self._space.knobs.items()]
+        if setup is not None:
+            params = {k: v if v in knobs[k] else knobs[k][0] for k, v in setup.picks}
+            self.study.enqueue_trial(params)
+        trial = self.study.ask()
+        values = [trial.suggest_categorical(name, list(given)) for name, given in knobs.items()]
         setup = setup or self._space.setup_of(values)
         trial.set_user_attr("worker", f"{socket.gethostname()} {os.getpid()}")
         trial.set_user_attr("setup", [list(pick) for pick in setup.picks])
@@ -343,14 +335,13 @@ def _is_lost(worker: str) -> bool:
 
 def _sampler(name: str, seed: int) -> samplers.BaseSampler:
     """Optuna's sampler of that name; setups under which nothing fits break its constraint."""
-    kinds: dict[str, Callable[..., samplers.BaseSampler]] = {
-        "tpe": partial(samplers.TPESampler, multivariate=True, group=True),
-        "nsga2": partial(samplers.NSGAIISampler, population_size=_POPULATION),
-    }
+    given: dict[str, Any] = {"seed": seed, "constraints_func": _violation}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna 5 prefers another way, which Optuna 4 has not
-        if name in kinds:
-            return kinds[name](seed=seed, constraints_func=_violation)
+        if name == "tpe":
+            return samplers.TPESampler(multivariate=True, group=True, **given)
+        if name == "nsga2":
+            return samplers.NSGAIISampler(population_size=_POPULATION, **given)
         return samplers.RandomSampler(seed=seed)
 
 
@@ -382,6 +373,23 @@ def _drop_cut_line(journal: Path) -> None:
         lock.release()
 
 
+class _Line(BaseModel):
+    """What Optuna has to find in a line; ids are those of the only study and of a trial."""
+
+    op_code: Annotated[int, Field(strict=True, ge=0, lt=_OPERATIONS)]
+    worker_id: str
+    study_name: Literal["shardplan"] = STUDY_NAME
+    study_id: StrictInt | None = None
+    trial_id: StrictInt | None = None
+
+    def is_about(self, trials: int) -> bool:
+        """Whether it is about the study, or about one of the trials before it, as its code says."""
+        if self.op_code > _CREATE_TRIAL:
+            return self.study_id is None and self.trial_id in range(trials)
+        study = None if self.op_code == _CREATE_STUDY else 0
+        return self.study_id == study and self.trial_id is None
+
+
 def _check_lines(file: Iterable[str], journal: Path) -> None:
     """Refuse lines that Optuna would wait for, skip or fail with: wrong operations and numbers.
 
@@ -389,36 +397,17 @@ def _check_lines(file: Iterable[str], journal: Path) -> None:
     begun, is damaged: Optuna does not see it, and waits for its effect.
     """
     trials = 0
-    for number, line in enumerate(file, 1):
-        try:
-            entry = json.loads(line)
-            code = entry["op_code"]
-        except (ValueError, TypeError, LookupError, RecursionError):
-            if number > 1 and not line.endswith("\n"):
-                return
-            if number == 1:
-                refuse(f"{journal}: exists and is no journal of a study; name another folder")
-            code, entry = None, {}
-        is_good = (
-            type(code) is int
-            and code in range(_OPERATIONS if number > 1 else _CREATE_STUDY + 1)
-            and entry.get("study_name", STUDY_NAME) == STUDY_NAME
-            and isinstance(entry.get("worker_id"), str)
-            and _is_about(entry, code, trials)
+    for number, text in enumerate(file, 1):
+        if number > 1 and not text.endswith("\n"):
+            return
+        with contextlib.suppress(ValidationError):
+            line = _Line.model_validate_json(text)
+            if line.is_about(trials) and (number > 1 or line.op_code == _CREATE_STUDY):
+                trials += line.op_code == _CREATE_TRIAL
+                continue
+        if number == 1:
+            refuse(f"{journal}: exists and is no journal of a study; name another folder")
+        refuse(
+            f"{journal}: a line of the journal is damaged (line {number}: {text.strip()[:60]!r}); "
+            "name another folder"
         )
-        if not is_good:
-            refuse(
-                f"{journal}: a line of the journal is damaged (line {number}: "
-                f"{line.strip()[:60]!r}); name another folder"
-            )
-        trials += code == _CREATE_TRIAL
-
-
-def _is_about(entry: dict[str, Any], code: int, trials: int) -> bool:
-    """Whether a line is about the study, or about one of the trials before it, as its code says."""
-    study, trial = entry.get("study_id"), entry.get("trial_id")
-    if code == _CREATE_STUDY:
-        return study is None and trial is None
-    if code <= _CREATE_TRIAL:
-        return study == 0 and trial is None
-    return study is None and type(trial) is int and 0 <= trial < trials

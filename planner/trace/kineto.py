@@ -6,8 +6,6 @@ same ``correlation``, and one ``ProfilerStep`` mark for each iteration. Perfetto
 and HolisticTraceAnalysis reads them. The all-to-all matrix is for ``alltoallv_perf`` of nccl-tests.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Collection, Iterator, Sequence
@@ -41,8 +39,6 @@ STREAM_IDS: Final = dict(zip(Stream, (7, 20, 24, 28, 32), strict=True))
 """Thread ids of the streams: CUDA's default stream is 7 in the profiler's files."""
 
 _HOST_THREAD: Final = 1
-_MICROSECONDS: Final = 1e6
-_NANOSECOND: Final = 1e-9
 _COLLECTIVE_KERNELS: Final[dict[str, tuple[str, str]]] = read_words("kineto")["written"]
 
 
@@ -135,7 +131,7 @@ def _iteration(
         finish_s = float(simulation.finish_s[index, rank])
         if step.blocks_host:
             host_s = max(host_s, finish_s)
-        if finish_s - start_s < _NANOSECOND:
+        if finish_s - start_s < 1e-9:
             continue
         number, stream = first + 1 + index, STREAM_IDS[step.stream]
         args: Event = {"correlation": number, "External id": number}
@@ -153,7 +149,7 @@ def _iteration(
 
 def _us(seconds: float) -> float:
     """Microseconds, rounded to a nanosecond."""
-    return round(seconds * _MICROSECONDS, 3)
+    return round(seconds * 1e6, 3)
 
 
 def _copies(step: Step) -> bool:
@@ -233,15 +229,15 @@ def compare_traces(
     Raises:
         InvalidInputError: two traces are of one rank, or one of a rank that the plan does not have.
     """
-    world, by_rank = pipeline.topology.world_size, {t.rank: t for t in measured}
+    world = pipeline.topology.world_size
     check_ranks(measured, world)
     program, simulation = pipeline.simulate(plan)
-    host_s = sum(np.broadcast_to(step.host_s, (world,)) for step in program.steps)
+    host_s = np.zeros(world) + sum(np.asarray(step.host_s) for step in program.steps)
     rows: list[TraceRow] = []
-    for rank, times in sorted(by_rank.items()):
-        document = _document(program, simulation, rank, 1, pipeline.topology)
-        predicted = times_of(document, Path(f"rank {rank}"))
-        rows += _rows(times, predicted, float(np.asarray(host_s)[rank]))
+    for times in sorted(measured, key=lambda t: t.rank):
+        document = _document(program, simulation, times.rank, 1, pipeline.topology)
+        predicted = times_of(document, Path(f"rank {times.rank}"))
+        rows += _rows(times, predicted, float(host_s[times.rank]))
     return tuple(rows)
 
 
@@ -253,7 +249,7 @@ def _rows(measured: TraceTimes, predicted: TraceTimes, host_s: float) -> list[Tr
         for kind, field in zip(TOTALS, fields, strict=True)
     ]
     expected = dict(predicted.kinds_s)
-    if not measured.tells_stages:
+    if not any(stage in measured.kinds_s for stage in DENSE_STAGES):
         dense_s = sum(expected.pop(stage, 0.0) for stage in DENSE_STAGES)
         expected[OTHER] = expected.get(OTHER, 0.0) + dense_s
     stages = [(k, measured.kinds_s.get(k, 0.0), expected.get(k, 0.0)) for k in STAGES]

@@ -7,8 +7,6 @@ of the innermost span of the host around the call that launched it. Both have th
 the dense part count together. Of ranks that are CPU cores, the spans of one thread have all times.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -135,9 +133,7 @@ def cpu_spans(events: Sequence[Event], step_threads: Collection[str]) -> list[Ev
 
 COPIES: Final = "copies"
 DENSE_FORWARD: Final = "dense forward"
-DENSE_BACKWARD: Final = "dense backward"
-OPTIMIZER: Final = "dense optimizer"
-DENSE_STAGES: Final = (DENSE_FORWARD, DENSE_BACKWARD, OPTIMIZER)
+DENSE_STAGES: Final = (DENSE_FORWARD, "dense backward", "dense optimizer")
 OTHER: Final = "other compute"
 COLLECTIVES: Final = tuple(_WORDS["collectives"])
 STAGES: Final = tuple(_WORDS["stages"])
@@ -151,9 +147,6 @@ _MOVES: Final = re.compile(r"^Memcpy (HtoD|DtoH)", re.IGNORECASE)
 """Copies over the host's link: the batch and, in TorchRec, sizes of exchanges."""
 
 _GROUPS: Final = _patterns("groups")
-"""Groups of kernels by name."""
-_NAMES_KEPT: Final = 4096
-"""Names of kernels and spans come again in every step."""
 
 
 def _first(patterns: Patterns, other: Other, name: str) -> str | Other:
@@ -161,9 +154,8 @@ def _first(patterns: Patterns, other: Other, name: str) -> str | Other:
     return next((what for what, pattern in patterns if pattern.search(name)), other)
 
 
-_cached: Final = lru_cache(maxsize=_NAMES_KEPT)
+_cached: Final = lru_cache(maxsize=4096)
 stage_of_name: Final = _cached(partial(_first, _NAMES, OTHER))
-"""The stage of a kernel by its name."""
 _group_of: Final = _cached(partial(_first, _GROUPS, "other kernels"))
 _stage_of_span: Final = _cached(partial(_first, _SPANS, None))
 
@@ -185,9 +177,7 @@ def launches_of(complete: Sequence[Event]) -> dict[int | None, tuple[float, str 
 def stage_of(name: str, launched_in: str | None) -> str:
     """The stage of a kernel: that of the span that launched it, unless its name tells more."""
     named = stage_of_name(name)
-    if launched_in is None or named in COLLECTIVES or _MOVES.search(name):
-        return named
-    return launched_in
+    return named if named in COLLECTIVES or _MOVES.search(name) else launched_in or named
 
 
 def _launches(
@@ -234,31 +224,19 @@ def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
         max_bytes: longest text that is read.
 
     Raises:
-        InvalidInputError: the file cannot be read, is damaged, is not JSON, or is too long.
+        InvalidInputError: the file cannot be read, is damaged, is not JSON, or is too long or has
+            more values than any profiler writes.
     """
     text = read_unpacked(path, max_bytes + 1)
-    _check_size(text, path, max_bytes)
+    if len(text) > max_bytes or sum(map(text.count, (b"[", b"{", b","))) > MAX_VALUES:
+        most = f"{units.format_bytes(max_bytes)} of text or {MAX_VALUES:,} values"
+        refuse(
+            f"{path}: holds more than {most}, which are the most that are read: profile fewer "
+            "steps, such as schedule(wait=1, warmup=1, active=3), without with_stack, "
+            "record_shapes and profile_memory"
+        )
     with reading(f"{path}: is neither JSON nor gzipped JSON, or is damaged"):
         return json.loads(text, object_hook=lambda x: event_of(x) if "ph" in x else x)
-
-
-def _check_size(text: bytes, path: Path, max_bytes: int) -> None:
-    """Refuse a text that is too long, or that has more values than any profiler writes in it.
-
-    Raises:
-        InvalidInputError: there are more than ``max_bytes``, or than :data:`MAX_VALUES`.
-    """
-    count = sum(text.count(mark) for mark in (b"[", b"{", b","))
-    if len(text) > max_bytes:
-        held = f"more than {units.format_bytes(max_bytes)} of text, which is the most that is read"
-    elif count > MAX_VALUES:
-        held = f"some {count:,} values, more than the {MAX_VALUES:,} that are read"
-    else:
-        return
-    refuse(
-        f"{path}: holds {held}: profile fewer steps, such as schedule(wait=1, warmup=1, active=3), "
-        "without with_stack, record_shapes and profile_memory"
-    )
 
 
 _STEP: Final = re.compile(r"^ProfilerStep#\d+$")
@@ -329,11 +307,6 @@ class TraceTimes:
     def host_bound(self) -> bool | None:
         """Whether the host takes longer than the GPU; None if the trace does not tell."""
         return None if self.host_s is None else self.host_s > self.busy_s
-
-    @property
-    def tells_stages(self) -> bool:
-        """Whether the file tells the stages of the dense part apart."""
-        return any(stage in self.kinds_s for stage in DENSE_STAGES)
 
 
 def check_ranks(traces: Sequence[TraceTimes], world_size: int, where: str = "") -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from costmodels.estimates import Z90, Estimate, Source
 from costmodels.sharding import Plan, ShardingType
@@ -34,7 +34,6 @@ UNSEEN: Final = "as shipped (fitted to none)"
 """The names of the predictions with the shipped constants."""
 LEFT_OUT_FILE: Final = "left_out.json"
 _NO_TABLES: Final = Plan(placements=())
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,20 +144,28 @@ def summarize(found: Sequence[Prediction]) -> dict[str, ErrorSummary]:
     return errors
 
 
+def left_out_groups(kind: str) -> dict[str, list[str]]:
+    """For each way of leaving cases of a kind out, the titles that its stored constants go by."""
+    found: dict[str, list[str]] = json_file("left_out_groups.json")[kind]
+    return found
+
+
 def with_left_out(
-    case: Case, kind: str, ways: Mapping[str, tuple[str, ...]], price: Callable[[Any], Estimate]
-) -> Prediction:
-    """A case priced with the shipped constants, and with those that were fitted without it.
+    kind: str, found: Iterable[Any], price: Callable[[Any, Any], Estimate]
+) -> list[Prediction]:
+    """Cases priced with the shipped constants, and with those that were fitted without them.
 
     Args:
-        case: the case.
         kind: name of the kind in the file of constants.
-        ways: for each way of leaving cases out, the titles of the groups that its constants go by.
-        price: prices the case with constants as the file has them, or with None as shipped.
+        found: the cases.
+        price: prices a case with constants as the file has them, or with None as shipped.
     """
-    stored = json_file(LEFT_OUT_FILE)[kind]
-    others = {way: price(stored[way][case.key(titles)]) for way, titles in ways.items()}
-    return Prediction(case=case, predicted={AS_SHIPPED: price(None), **others})
+    fits, predictions = json_file(LEFT_OUT_FILE)[kind], []
+    for case in found:
+        given = {way: fits[way][case.key(by)] for way, by in left_out_groups(kind).items()}
+        priced = {way: price(case, values) for way, values in {AS_SHIPPED: None, **given}.items()}
+        predictions.append(Prediction(case=case, predicted=priced))
+    return predictions
 
 
 @cache
@@ -208,9 +215,9 @@ def _text(name: str) -> str:
     return (configs_folder() / "published" / name).read_text(encoding="utf-8")
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+def grouped(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:
     """The items by a key, in the order in which keys are met."""
-    groups: dict[Hashable, list[Item]] = {}
+    groups: dict[Hashable, list[Any]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups

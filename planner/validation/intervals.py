@@ -23,29 +23,15 @@ from costmodels.fabrics import fabric_link
 from costmodels.measured.curves import CollectiveCurve
 from costmodels.system_models import collective_model
 from costmodels.topology import Link, Topology
-from planner.errors import InvalidInputError
 from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
 from planner.io.system.system_file import load_system
-from planner.validation.cases import UNSEEN, Case, Prediction, grouped, within
+from planner.validation.cases import UNSEEN, Case, Prediction, grouped, json_file, within
 from planner.validation.kernels import other_lookups
 from planner.validation.steps import load_cases, predict
 
 _TYPICAL_EFFICIENCY = 0.82
 """Achieved over nominal rate of the network of a cluster, as in :mod:`costmodels.collective`: what
 all-gathers and all-reduces reach on tuned networks."""
-
-SYSTEMS: Final = {
-    "A100-SXM4-40GB": "a100_80gb_sxm",
-    "B200-SXM": "b200_sxm",
-    "B300-SXM": "b300",
-    "GB200": "gb200",
-    "GB300": "gb300",
-    "GH200-120GB": "h100_sxm",
-    "H100-SXM5-80GB": "h100_sxm",
-    "H200-SXM-141GB": "h200_sxm",
-    "MI355X": "mi355x",
-}
-"""The shipped systems of the devices in clusters, and of those whose curves have another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,26 +50,28 @@ def predicting_records() -> tuple[CurveRecord, ...]:
     return tuple(r for r in shipped_curves() if r.role in PREDICTING_ROLES)
 
 
+def system_name(record: CurveRecord) -> str:
+    """The shipped system of a device, or of the set where this has the name of one.
+
+    Devices of no shipped system have that of ``h100_pcie``.
+    """
+    systems: dict[str, str] = json_file("devices.json")
+    return systems.get(record.device, record.set_name)
+
+
 @cache
 def system_of(record: CurveRecord) -> Topology:
     """The system on which a curve was measured, with its number of hosts and GPUs.
 
-    A device of no shipped system gets the system ``h100_pcie``. If the rate of the network is
-    known, the system has a network of no named kind with the typical share of this rate.
+    If the rate of the network is known, the system has a network of no named kind with the typical
+    share of this rate.
     """
-    gpus, per_host = record.curve.ranks, record.curve.ranks // record.nodes
-    system = SYSTEMS.get(record.device, record.set_name)
-    try:
-        topology = load_system(system, gpus=gpus, gpus_per_host=per_host)
-    except InvalidInputError:
-        topology = load_system("h100_pcie", gpus=gpus, gpus_per_host=per_host)
-    nominal = record.curve.network_bytes_per_s
+    gpus, nominal = record.curve.ranks, record.curve.network_bytes_per_s
+    topology = load_system(system_name(record), gpus=gpus, gpus_per_host=gpus // record.nodes)
     if not nominal:
         return topology
-    link = Link(
-        latency_s=topology.network_link.latency_s,
-        bandwidth_bytes_per_s=_TYPICAL_EFFICIENCY * nominal,
-    )
+    latency_s = topology.network_link.latency_s
+    link = Link(latency_s=latency_s, bandwidth_bytes_per_s=_TYPICAL_EFFICIENCY * nominal)
     return replace(topology, network_link=link)
 
 
@@ -167,7 +155,7 @@ def clusters_never_fitted() -> Iterator[HeldOut]:
         if record.role != "validate" or record.curve.domains == 1 or not record.curve.fabric:
             continue
         curve, local = record.curve, record.curve.ranks // record.nodes
-        system = load_system(SYSTEMS[record.device], gpus=curve.ranks, gpus_per_host=local)
+        system = load_system(system_name(record), gpus=curve.ranks, gpus_per_host=local)
         rate = curve.network_bytes_per_s
         link = fabric_link(curve.fabric, nic_bytes_per_s=rate, nics_per_gpu=1.0)
         topology = replace(system, network_link=link, domain_size=curve.ranks // curve.domains)
@@ -198,7 +186,6 @@ WANTED: Final = (0.80, 0.97)
 """The least and the greatest share of measurements inside their intervals that is accepted. Below,
 intervals are too narrow; above, they are wider than they need to be."""
 _LARGE_BYTES: Final = 2**20
-"""Collectives from this size on are large."""
 _CONSISTENT: Final = 0.05
 """A share outside of :data:`WANTED` is accepted if it could come from true 90 % intervals with more
 than this probability, because there are few rows."""
@@ -289,27 +276,28 @@ def published_pairs() -> tuple[PlanPair, ...]:
 
     If a plan was measured several times, its median time counts.
     """
-    alike = grouped(
-        _published(),
-        lambda p: (
-            p.case.topology.name,
-            p.case.topology.world_size,
-            p.case.workload.batch_size_per_rank,
-        ),
-    )
     pairs = []
-    for runs in alike.values():
-        for one, other in combinations(grouped(runs, lambda p: p.case.plan).values(), 2):
-            medians = [float(np.median([p.case.measured_s for p in g])) for g in (one, other)]
-            pairs.append(
-                PlanPair(
-                    first=one[0].case.name,
-                    second=other[0].case.name,
-                    measured_ratio=medians[1] / medians[0],
-                    predicted_ratio=other[0].shipped.time_s / one[0].shipped.time_s,
-                )
+    for runs in grouped(_published(), _question).values():
+        plans = [
+            (own[0], float(np.median([p.case.measured_s for p in own])))
+            for own in grouped(runs, lambda p: p.case.plan).values()
+        ]
+        pairs += [
+            PlanPair(
+                first=one.case.name,
+                second=other.case.name,
+                measured_ratio=other_s / one_s,
+                predicted_ratio=other.shipped.time_s / one.shipped.time_s,
             )
+            for (one, one_s), (other, other_s) in combinations(plans, 2)
+        ]
     return tuple(pairs)
+
+
+def _question(p: Prediction) -> tuple[str, int, float]:
+    """What plans are compared for."""
+    topology = p.case.topology
+    return topology.name, topology.world_size, p.case.workload.batch_size_per_rank
 
 
 @cache
@@ -319,28 +307,16 @@ def _published() -> tuple[Prediction, ...]:
 
 
 def _coverage(family: str, found: Sequence[Prediction], *, counted: bool) -> Coverage:
-    """The coverage of a family."""
-    held = sum(p.is_inside for p in found)
-    return Coverage(
-        family=family,
-        rows=len(found),
-        coverage_ratio=held / len(found),
-        width_ratio=float(np.median([p.shipped.high_s / p.shipped.low_s - 1.0 for p in found])),
-        chance_ratio=_chance(held, len(found)),
-        counted=counted,
-    )
-
-
-def _chance(held: int, rows: int) -> float:
-    """Probability that the number of rows inside is as far from what is expected, or further.
-
-    It is two-sided, and each row is inside its interval with probability 0.9.
-
-    Args:
-        held: how many rows are inside their intervals.
-        rows: how many rows there are.
-    """
+    """The coverage of a family; the chance is two-sided."""
     from scipy.special import bdtr
 
+    rows, held = len(found), sum(p.is_inside for p in found)
     below, fewer = (float(bdtr(k, rows, 0.9)) if k >= 0 else 0.0 for k in (held, held - 1))
-    return min(1.0, 2.0 * min(below, 1.0 - fewer))
+    return Coverage(
+        family=family,
+        rows=rows,
+        coverage_ratio=held / rows,
+        width_ratio=float(np.median([p.shipped.high_s / p.shipped.low_s - 1.0 for p in found])),
+        chance_ratio=min(1.0, 2.0 * min(below, 1.0 - fewer)),
+        counted=counted,
+    )

@@ -54,11 +54,6 @@ from planner.predict.operations import LOOKUP_COLUMNS, Predicted, predict_lookup
 from planner.validation import cases
 from planner.validation.steps import STEPS, document_of, is_torchrec, unfitted
 
-WORKS_LEFT_OUT: Final = {
-    "width of heads left out": ("head", "device"),
-    "device left out": ("device",),
-}
-"""For each kind of fit the titles of the groups that its constants go by."""
 _SHORT: Final = 1024
 """Positions up to which a sequence is listed as short."""
 
@@ -76,43 +71,40 @@ class KernelCase(cases.Case):
 
 def attention_cases(name: str = "hstu_attention.csv") -> tuple[KernelCase, ...]:
     """The measured passes of every row of a shipped file, in file order."""
-    return tuple(
-        _attention(row, way) for row in cases.csv_rows(name) for way in PASSES if row[f"{way}_ms"]
-    )
-
-
-def _attention(row: dict[str, str], way: str) -> KernelCase:
-    topology = cases.system(row["system"])
-    batch, heads, positions, width = (
-        int(row[key]) for key in ("batch", "heads", "positions", "width")
-    )
-    size = float(DataType.BF16.num_bytes * batch * heads * positions * width)
-    operator = Operator(
-        name="attention",
-        kind=OperatorKind.ATTENTION,
-        shape=(batch * heads, positions, positions, width, width),
-        dtype=DataType.BF16,
-        read_bytes=3.0 * size,
-        written_bytes=size,
-        is_causal=True,
-        is_pointwise=True,
-        flash_version=3,
-    )
-    return KernelCase(
-        name=f"{batch} x {positions}, {heads} x {width} {way}",
-        topology=topology,
-        measured_s=float(row[f"{way}_ms"]) * 1e-3,
-        reference=row["source"],
-        groups={
-            "device": topology.device.name,
-            "head": str(width),
-            "pass": way,
-            "positions": f"{'to' if positions <= _SHORT else 'above'} {_SHORT}",
-        },
-        seconds=partial(
-            kernel_time, operator, Gpu.plain(topology.device), is_backward=way == "backward"
-        ),
-    )
+    found = []
+    for row in cases.csv_rows(name):
+        topology = cases.system(row["system"])
+        batch, heads, positions, width = (
+            int(row[key]) for key in ("batch", "heads", "positions", "width")
+        )
+        size = float(DataType.BF16.num_bytes * batch * heads * positions * width)
+        operator = Operator(
+            name="attention",
+            kind=OperatorKind.ATTENTION,
+            shape=(batch * heads, positions, positions, width, width),
+            dtype=DataType.BF16,
+            read_bytes=3.0 * size,
+            written_bytes=size,
+            is_causal=True,
+            is_pointwise=True,
+            flash_version=3,
+        )
+        groups = {"device": topology.device.name, "head": str(width)}
+        groups["positions"] = f"{'to' if positions <= _SHORT else 'above'} {_SHORT}"
+        gpu = Gpu.plain(topology.device)
+        found += [
+            KernelCase(
+                name=f"{batch} x {positions}, {heads} x {width} {way}",
+                topology=topology,
+                measured_s=float(row[f"{way}_ms"]) * 1e-3,
+                reference=row["source"],
+                groups=groups | {"pass": way},
+                seconds=partial(kernel_time, operator, gpu, is_backward=way == "backward"),
+            )
+            for way in PASSES
+            if row[f"{way}_ms"]
+        ]
+    return tuple(found)
 
 
 def attention() -> tuple[cases.Part, ...]:
@@ -120,10 +112,7 @@ def attention() -> tuple[cases.Part, ...]:
 
     The layers ran alone for a short time, so that the device did not lower its clock.
     """
-    found = [
-        cases.with_left_out(case, "attention", WORKS_LEFT_OUT, partial(_with_works, case))
-        for case in attention_cases()
-    ]
+    found = cases.with_left_out("attention", attention_cases(), _with_works)
     by = ("device", "head", "pass", "positions")
     title = "Layers of HSTU, forward and backward; nothing is fitted to them"
     return (
@@ -144,51 +133,27 @@ def _with_works(case: KernelCase, values: Sequence[dict[str, Any]] | None) -> Es
 # ------------------------------------------------------------------ dense parts
 
 
-_PUBLISHED_MS: Final = (
-    ("PyTorch, TF32", "tf32", 22.8),
-    ("PyTorch, AMP", "fp16", 16.3),
-    ("TensorFlow, TF32", "tf32", 23.1),
-    ("TensorFlow, AMP", "fp16", 14.4),
-)
-"""Framework and precision, type of the dense part, and milliseconds of a step of NVIDIA's DLRM
-(NVIDIA/DeepLearningExamples, Recommendation/DLRM, one A100 with 80 GB)."""
 _NVIDIA: Final = "NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted"
 FAMILY_OUT: Final = "family left out"
-KERNELS_LEFT_OUT: Final = {FAMILY_OUT: ("family",)}
 EAGER: Final = "eager interaction"
 """Names of predictions: fitted without the family, and with PyTorch's operators."""
 _EVENT_S: Final = 1.9e-6
 """Seconds that events add: 50 queued additions of 8 elements took 1.88 us each between events, and
 1.04 us each in a graph, with kernels of 1.1 us."""
 PRODUCTS: Final = "products"
-"""Family of single products."""
+_STEPS: Final = "dense steps"
 DOTS: Final = "dot"
-"""Family of dot interactions."""
 DLRM: Final = "DLRM"
 """How the names of the families of TorchRec's DLRM begin."""
 GRAPHS: Final = "MLP graph"
 """Family of steps of an MLP as CUDA graphs, whose inputs lie on the device. PyTorch's Adam is
 ``capturable`` in them: it has more kernels, over single numbers."""
-_COUNTED: Final = {
-    DLRM: "DLRM, all kernels",
-    DOTS: "dot interactions",
-    GRAPHS: "steps as CUDA graphs",
-}
-"""How families of measurements are counted; all others are dense steps."""
-
-
-def dense_cases() -> tuple[KernelCase, ...]:
-    """Everything that was measured, in file order."""
-    return (*_of_h200(cases.system("h200_sxm")), *_of_h100(cases.system("h100_sxm")))
 
 
 def dense() -> tuple[cases.Part, ...]:
     """All points but single products by their families, by what they are, and NVIDIA's steps."""
-    found = [
-        cases.with_left_out(case, "dense", KERNELS_LEFT_OUT, partial(_with_constants, case))
-        for case in dense_cases()
-        if case.groups["family"] != PRODUCTS
-    ]
+    kept = (case for case in dense_cases() if case.groups["family"] != PRODUCTS)
+    found = cases.with_left_out("dense", kept, _with_constants)
     title = "GPU times on H200 and H100"
     return (
         cases.Part("families", title, found, by=("family",), judged=FAMILY_OUT, unit="us"),
@@ -208,62 +173,59 @@ def published_steps() -> tuple[cases.Prediction, ...]:
 
     It is predicted with a fused interaction, and with PyTorch's own operators in its place.
     """
-    a100 = cases.system("a100_80gb_sxm")
-    return tuple(
-        cases.Prediction(
-            case=cases.Case(name=name, topology=a100, measured_s=1e-3 * measured_ms),
-            predicted={cases.UNSEEN: _nvidia(dtype, "fused"), EAGER: _nvidia(dtype, "eager")},
-        )
-        for name, dtype, measured_ms in _PUBLISHED_MS
-    )
-
-
-def _nvidia(dtype: str, kernel: str) -> Estimate:
-    """The step of NVIDIA's DLRM, whose tables lie whole in the memory of the only device."""
-    output = "fp32" if dtype == "tf32" else dtype
-    keys = {"dense__dtype": dtype, "dense__interaction_kernel": kernel}
-    workload = cases.published_workload("nvidia_dlrm", training__output_dtype=output, **keys)
-    pipeline = CostPipeline(workload, cases.system("a100_80gb_sxm"))
-    return pipeline.estimate(cases.whole_tables(workload)).time
+    a100, found = cases.system("a100_80gb_sxm"), []
+    for row in cases.csv_rows("nvidia_dlrm.csv"):
+        dtypes = {"dense__dtype": row["dtype"], "training__output_dtype": row["output_dtype"]}
+        measured_s, times = 1e-3 * float(row["measured_ms"]), {}
+        for name, kernel in ((cases.UNSEEN, "fused"), (EAGER, "eager")):
+            keys = {**dtypes, "dense__interaction_kernel": kernel}
+            workload = cases.published_workload("nvidia_dlrm", **keys)
+            plan = cases.whole_tables(workload)
+            times[name] = CostPipeline(workload, a100).estimate(plan).time
+        case = cases.Case(name=row["case"], topology=a100, measured_s=measured_s)
+        found.append(cases.Prediction(case=case, predicted=times))
+    return tuple(found)
 
 
 def _point(
-    name: str, family: str, topology: Topology, measured_s: float, seconds: Callable[..., float]
+    name: str, groups: tuple[str, str], topology: Topology, measured_s: float, seconds: Any
 ) -> KernelCase:
-    counted = _COUNTED.get(family.split()[0] if family.startswith(DLRM) else family, "dense steps")
+    """The case of a point, whose groups are its family and what it is counted among."""
     return KernelCase(
         name=name,
         topology=topology,
         measured_s=measured_s,
-        groups={"family": family, "measurements": counted},
+        groups=dict(zip(("family", "measurements"), groups, strict=True)),
         seconds=seconds,
     )
 
 
-def _of_h200(h200: Topology) -> Iterator[KernelCase]:
+def dense_cases() -> Iterator[KernelCase]:
+    """Everything that was measured, in file order."""
+    h200, h100 = cases.system("h200_sxm"), cases.system("h100_sxm")
     for row in cases.json_rows(STEPS, "dense", "dlrm"):
         is_dlrm = row["block"] == "dlrm"
         if "kernel_us" in row and (not is_dlrm or is_torchrec(row)):
             workload = cases.workload_of(row["id"], document_of(row))
-            lookup_s = _lookup_s(workload, h200) if is_dlrm else 0.0
-            family = f"{DLRM} {row['inter']}" if is_dlrm else row["kind"]
+            lookup_s, groups = 0.0, (row.get("kind", ""), _STEPS)
+            if is_dlrm:
+                lookup_s = _lookup_s(workload, h200)
+                groups = f"{DLRM} {row['inter']}", "DLRM, all kernels"
             seconds = partial(_step_s, workload, h200, lookup_s)
-            yield _point(row["id"], family, h200, 1e-6 * row["kernel_us"], seconds)
+            yield _point(row["id"], groups, h200, 1e-6 * row["kernel_us"], seconds)
     for row in cases.json_rows(STEPS, "ceilings"):
         if row.get("what") in ("gemm", "gemm_shape"):
             m, k, n = (row[key] for key in "MKN") if "M" in row else (row["n"],) * 3
             dtype = DataType(row.get("dtype") or row["prec"])
             seconds = partial(product_s, Product(m=m, k=k, n=n), dtype, h200.device)
             name, measured_s = f"{m} x {k} x {n} {dtype}", 1e-6 * row["us"] - _EVENT_S
-            yield _point(name, PRODUCTS, h200, measured_s, seconds)
-
-
-def _of_h100(h100: Topology) -> Iterator[KernelCase]:
+            yield _point(name, (PRODUCTS, _STEPS), h200, measured_s, seconds)
     for row in cases.json_rows("gpu_h100_interaction.jsonl"):
         if "graph_us" in row:
             mlp = cases.published_workload("mlp_graph", training__batch_size_per_rank=row["B"])
             seconds = partial(_step_s, mlp, h100, 0.0)
-            yield _point(f"{GRAPHS} {row['B']}", GRAPHS, h100, 1e-6 * row["graph_us"], seconds)
+            groups = (GRAPHS, "steps as CUDA graphs")
+            yield _point(f"{GRAPHS} {row['B']}", groups, h100, 1e-6 * row["graph_us"], seconds)
         if not row["what"].startswith("dot"):
             continue
         dtype = DataType.BF16 if "bfloat16" in row["dtype"] else DataType.TF32
@@ -273,7 +235,8 @@ def _of_h100(h100: Topology) -> Iterator[KernelCase]:
         for is_backward, key in ((False, "fwd_us"), (True, "bwd_us")):
             name = f"{row['what']} {row['B']} x {row['dim']} {dtype} {key[:3]}"
             seconds = partial(interaction_s, flow, h100.device, is_backward=is_backward)
-            yield _point(name, DOTS, h100, 1e-6 * row[key] - _EVENT_S, seconds)
+            measured_s = 1e-6 * row[key] - _EVENT_S
+            yield _point(name, (DOTS, "dot interactions"), h100, measured_s, seconds)
 
 
 def _step_s(

@@ -57,14 +57,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from costmodels.calibration.device import fit_rates
-from costmodels.collective.hierarchical import Hierarchical
-from costmodels.dense.base import dense_parameters
+from costmodels.dense.base import dense_layers, dense_parameters
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.estimates import Estimate, Source
 from costmodels.pipeline import CostPipeline
@@ -73,9 +71,8 @@ from costmodels.sustained import Shares, group_of
 from costmodels.system_models import default_models
 from costmodels.topology import Topology, with_host_factor
 from costmodels.units import GB
-from costmodels.workload import DataType, Framework, Pipeline, Workload
+from costmodels.workload import DataType, Framework, Workload
 from planner import io
-from planner.errors import refuse
 from planner.io.documents import configs_folder
 from planner.io.importers.base import placed
 from planner.validation import cases
@@ -93,17 +90,6 @@ family is the framework. Cards with 16 GB are priced as those with 32 GB, and th
 nothing, as these frameworks run whole graphs."""
 NAIVE: Final = "6ND roofline"
 """The name of the predictions of :func:`naive_s`."""
-SHARES_LEFT_OUT: Final = {
-    "model left out": ("model", "device"),
-    "family left out": ("family", "device"),
-    "generation left out": ("generation", "device"),
-}
-HOST_LEFT_OUT: Final = {
-    "model left out, same GPU": ("GPU", "model"),
-    "model left out, all GPUs": ("model",),
-    "GPU left out": ("GPU",),
-}
-"""For each kind of fit the titles of the groups that its constants go by."""
 
 
 def transformer_cases(name: str = TRANSFORMERS) -> tuple[cases.StepCase, ...]:
@@ -112,21 +98,21 @@ def transformer_cases(name: str = TRANSFORMERS) -> tuple[cases.StepCase, ...]:
     Raises:
         InvalidInputError: a row cannot be read.
     """
-    return tuple(_transformer(row, name) for row in cases.csv_rows(name))
-
-
-def _transformer(row: dict[str, str], file: str) -> cases.StepCase:
-    framework = Framework.OTHER if file == FRAMEWORKS else Framework.MEASURED
-    dense = {**json.loads(row["dense"]), "framework": framework.value}
-    values = {"name": row["case"], "training": json.loads(row["training"]), "dense": dense}
-    workload = cases.workload_of(file, values)
-    topology = cases.system(row["system"], int(row["gpus"]), int(row["gpus_per_host"]))
-    group, dtype = group_of(topology.device, workload.dense.dtype), workload.dense.dtype.value
-    groups = {"model": row["model"], "family": row["family"], "device": group}
-    groups["generation"] = group.split()[0]
-    if file != TRANSFORMERS:
-        groups |= {"model": f"{row['model']}, {dtype}", "device": topology.name}
-    return _step(row, workload, topology, groups=groups | {"framework": row["family"]})
+    found = []
+    for row in cases.csv_rows(name):
+        framework = Framework.OTHER if name == FRAMEWORKS else Framework.MEASURED
+        dense = {**json.loads(row["dense"]), "framework": framework.value}
+        values = {"name": row["case"], "training": json.loads(row["training"]), "dense": dense}
+        workload = cases.workload_of(name, values)
+        topology = cases.system(row["system"], int(row["gpus"]), int(row["gpus_per_host"]))
+        group, dtype = group_of(topology.device, workload.dense.dtype), workload.dense.dtype.value
+        groups = {"model": row["model"], "family": row["family"], "device": group}
+        groups["generation"] = group.split()[0]
+        if name != TRANSFORMERS:
+            groups |= {"model": f"{row['model']}, {dtype}", "device": topology.name}
+        groups["framework"] = row["family"]
+        found.append(_step(row, workload, topology, groups=groups))
+    return tuple(found)
 
 
 def _step(
@@ -146,16 +132,12 @@ def _step(
 def transformers() -> tuple[cases.Part, ...]:
     """The rows that shares are fitted to, those of other sources, and those of other frameworks."""
     by = ("model", "device")
-    fitted = [
-        cases.with_left_out(case, "transformers", SHARES_LEFT_OUT, partial(_with_shares, case))
-        for case in transformer_cases()
-    ]
+    fitted = cases.with_left_out("transformers", transformer_cases(), _with_shares)
     for prediction in fitted:
         prediction.predicted[NAIVE] = cases.within(naive_s(prediction.case))
-    judged = next(iter(SHARES_LEFT_OUT))
     other = "Steps of BERT in other frameworks, nothing fitted"
     return (
-        cases.Part("fitted", "Transformers, micro-batch", fitted, by=by, judged=judged),
+        cases.Part("fitted", "Transformers, micro-batch", fitted, by=by, judged="model left out"),
         cases.Part(
             "unfitted", "Steps to which nothing is fitted, micro-batch", unfitted(UNFITTED), by=by
         ),
@@ -194,14 +176,8 @@ def _with_shares(case: cases.StepCase, values: dict[str, float] | None) -> Estim
 
 
 def priced(case: cases.StepCase, shares: Shares | None = None) -> CostPipeline:
-    """The pipeline that prices a case; ``shares`` None for the shipped ones.
-
-    HugeCTR's samples choose the hierarchical all-to-all on several hosts
-    (``samples/dlrm/train.py``).
-    """
+    """The pipeline that prices a case; ``shares`` None for the shipped ones."""
     models = default_models(case.topology)
-    if case.workload.pipeline is Pipeline.HUGECTR and case.topology.num_hosts > 1:
-        models = replace(models, collective=Hierarchical(models.collective))
     if shares is not None:
         models = replace(models, dense=DenseRoofline(shares=shares))
     return CostPipeline(case.workload, case.topology, models)
@@ -218,10 +194,6 @@ def naive_s(case: cases.StepCase) -> float:
 # ------------------------------------------------------------------ one GPU, by Lin et al. 2022
 
 
-_LIN22: Final = "lin22"
-"""The folder of their workloads and systems."""
-
-
 def single_gpu_cases() -> tuple[cases.StepCase, ...]:
     """Every shipped case, in file order; its system is a file of the folder, or a shipped one.
 
@@ -230,9 +202,9 @@ def single_gpu_cases() -> tuple[cases.StepCase, ...]:
     """
     found = []
     for row in cases.csv_rows("lin22_single_gpu.csv"):
-        own = configs_folder() / "published" / _LIN22 / f"{row['system']}.yaml"
+        own = configs_folder() / "published" / "lin22" / f"{row['system']}.yaml"
         workload = cases.published_workload(
-            f"{_LIN22}/{row['workload']}", training__batch_size_per_rank=row["batch_size"]
+            f"lin22/{row['workload']}", training__batch_size_per_rank=row["batch_size"]
         )
         topology = cases.system(str(own if own.is_file() else row["system"]), 1, 1)
         groups, plan = {"model": row["model"], "GPU": row["gpu"]}, cases.whole_tables(workload)
@@ -242,10 +214,7 @@ def single_gpu_cases() -> tuple[cases.StepCase, ...]:
 
 def single_gpu() -> tuple[cases.Part, ...]:
     """Every iteration."""
-    found = [
-        cases.with_left_out(case, "single-gpu", HOST_LEFT_OUT, partial(_with_host, case))
-        for case in single_gpu_cases()
-    ]
+    found = cases.with_left_out("single-gpu", single_gpu_cases(), _with_host)
     title = "DLRM on one GPU, iteration time"
     return (cases.Part("iterations", title, found, by=("model", "GPU"), judged="GPU left out"),)
 
@@ -326,7 +295,7 @@ def h200_steps() -> tuple[cases.Part, ...]:
 def measured_host() -> Topology:
     """The system with one device, and the host of the machine that the rows are from."""
     rates, topology = fit_rates({}, cases.json_rows(STEPS, "ceilings")), cases.system(_SYSTEM)
-    call_s, pass_s = rates.eager_call_s or 0.0, rates.eager_pass_s
+    call_s, pass_s = rates.get("eager_call_s", 0.0), rates.get("eager_pass_s")
     host = replace(topology.host, eager_call_s=call_s, eager_pass_s=pass_s)
     sources = tuple(
         replace(p, source=Source.MEASURED) if p.name == "host.eager_call" else p
@@ -429,19 +398,25 @@ def memory_errors(steps: DataFrame) -> DataFrame:
 _FILES = ("mlperf_dcnv2.csv", "mlperf_dcnv2_later.csv")
 SPREADSHEET: Final = "naive"
 """The name of the predictions of :func:`naive_roofline_s`."""
-_REPLICATION_SLACK = 1.02
-"""Tables up to this many times the threshold in a log are taken as replicated, because logs round
-the threshold."""
 
 
 def load_cases() -> tuple[cases.StepCase, ...]:
-    """Every shipped case, in the order of files and rows.
+    """Every shipped case, all of them of one host, in the order of files and rows.
 
     Raises:
         InvalidInputError: a row cannot be read.
     """
-    rows = (row for name in _FILES for row in cases.csv_rows(name))
-    return tuple(_submission(row) for row in rows if row["role"] == "validate")
+    found = []
+    for row in (row for name in _FILES for row in cases.csv_rows(name)):
+        gpus = int(row["gpus"])
+        topology = cases.system(row["system"], gpus, int(row["gpus_per_host"]))
+        workload = io.load_workload(row["workload"])
+        workload = replace(workload, batch_size_per_rank=int(row["global_batch"]) // gpus)
+        threshold = float(row["replicate_below_gb"] or 0.0)
+        plan = plan_from_matrix(json.loads(row["tables_by_rank"]), workload, topology, threshold)
+        label = " ".join(row["case"].split("-")[1:3])
+        found.append(_step(row, workload, topology, plan=plan, label=label))
+    return tuple(found)
 
 
 def predict(case: cases.StepCase) -> cases.Prediction:
@@ -463,19 +438,17 @@ def naive_roofline_s(workload: Workload, topology: Topology) -> float:
     All work is perfectly balanced, and nothing overlaps. It adds up: bytes of looked-up rows at 0.7
     of the memory bandwidth; four times as long for their backward pass; three times the forward
     FLOP of the dense part at half the peak rate; pooled embeddings and dense gradients at the rate
-    of the network link, or of the host link on one host; and 0.3 ms for all else.
+    of the link inside the host; and 0.3 ms for all else.
     """
     device, link = topology.device, topology.host_link
-    if topology.num_hosts > 1:
-        link = topology.network_link
     batch, world = workload.batch_size_per_rank, topology.world_size
     looked_up = batch * sum(t.pooling_factor * t.row_bytes for t in workload.tables)
     pooled = batch * sum(
         t.outputs_per_sample * t.embedding_dim * workload.output_dtype.num_bytes
         for t in workload.tables
     )
-    pipeline = CostPipeline(workload, topology)
-    flops, parameters = pipeline.dense_flops, dense_parameters(pipeline.workload)
+    layers, parameters = dense_layers(workload), dense_parameters(workload)
+    flops = sum(layer.flops for layer in (*layers.bottom, *layers.top))
     share = (world - 1) / world
     reduced = 2.0 * parameters * workload.gradient_dtype.num_bytes
     return (
@@ -486,33 +459,13 @@ def naive_roofline_s(workload: Workload, topology: Topology) -> float:
     )
 
 
-def _submission(row: dict[str, str]) -> cases.StepCase:
-    """The case of a row.
-
-    Raises:
-        InvalidInputError: the global batch does not divide over the ranks.
-    """
-    gpus = int(row["gpus"])
-    topology = cases.system(row["system"], gpus, int(row["gpus_per_host"]))
-    batch, rest = divmod(int(row["global_batch"]), gpus)
-    if rest:
-        refuse(f"case {row['case']}: global batch {row['global_batch']} on {gpus} ranks")
-    workload = replace(io.load_workload(row["workload"]), batch_size_per_rank=batch)
-    threshold = float(row["replicate_below_gb"] or 0.0)
-    plan = plan_from_matrix(json.loads(row["tables_by_rank"]), workload, topology, threshold)
-    label = " ".join(row["case"].split("-")[1:3])
-    return _step(row, workload, topology, plan=plan, label=label)
-
-
 def plan_from_matrix(
     tables_by_rank: list[list[int]], workload: Workload, topology: Topology, threshold_gb: float
 ) -> Plan:
-    """The plan that HugeCTR's shard matrix describes.
+    """The plan that HugeCTR's shard matrix describes for one host.
 
     The rows of a table on k ranks are split into k parts. A table on all ranks that is smaller than
-    the threshold is replicated. If there are several hosts and a table is split over all ranks of
-    some hosts, HugeCTR adds its vectors up inside each host before they cross the network (plans of
-    ``hier_auto``); such tables are ``table_row_wise`` here.
+    the threshold is replicated.
 
     Args:
         tables_by_rank: for each rank, the indices of the tables on it.
@@ -520,28 +473,14 @@ def plan_from_matrix(
         topology: has the ranks.
         threshold_gb: GB of weights and optimizer state below which a table is replicated.
     """
-    ranks_of: dict[int, list[int]] = {}
-    for rank, tables in enumerate(tables_by_rank):
-        for index in tables:
-            ranks_of.setdefault(index, []).append(rank)
     placements = []
     for index, table in enumerate(workload.tables):
-        ranks, dim = ranks_of[index], table.embedding_dim
+        ranks = [rank for rank, tables in enumerate(tables_by_rank) if index in tables]
+        dim = table.embedding_dim
         state_bytes = workload.optimizer_of(table).state_bytes_per_row(dim)
         size_gb = table.num_embeddings * (dim * DataType.FP32.num_bytes + state_bytes) / GB
-        is_copy = size_gb <= threshold_gb * _REPLICATION_SLACK
-        is_copy &= len(ranks) == topology.world_size
-        kind = ShardingType.DATA_PARALLEL if is_copy else _row_split(ranks, topology)
+        kind = ShardingType.ROW_WISE if len(ranks) > 1 else ShardingType.TABLE_WISE
+        if len(ranks) == topology.world_size and size_gb <= threshold_gb:
+            kind = ShardingType.DATA_PARALLEL
         placements.append(placed(table, kind, ranks))
     return Plan(placements=tuple(placements))
-
-
-def _row_split(ranks: list[int], topology: Topology) -> ShardingType:
-    """The sharding type with the exchange that HugeCTR runs for rows split over these ranks."""
-    if len(ranks) == 1:
-        return ShardingType.TABLE_WISE
-    local = topology.local_world_size
-    hosts = {topology.host_of(r) for r in ranks}
-    if topology.num_hosts > 1 and local > 1 and len(ranks) == len(hosts) * local:
-        return ShardingType.TABLE_ROW_WISE
-    return ShardingType.ROW_WISE

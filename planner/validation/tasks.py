@@ -23,9 +23,7 @@ _TABLE_BYTES = 5e7
 """A table has at most this many bytes of weights, so that a small machine can hold all tables of
 several models."""
 CONSTRAINTS = Constraints(sharding_types=KINDS, kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE))
-"""The constraints of searched plans."""
 _BASELINES = (TORCHREC_BASELINE, "size_lookup_greedy")
-"""The baselines whose plans are run."""
 MIXES = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.3, 0.2, 0.2), (0.4, 0.0, 0.3))
 """Shares of row-wise, column-wise and replicated tables in random plans, used one after the other;
 all other tables are table-wise."""

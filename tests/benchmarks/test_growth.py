@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.search.growth import gpus_of, model, rises
-from planner.study import Figures, Setup, SetupResult
+from planner.study import SetupResult
+from planner.study.figures import Figures
+from planner.study.space import Setup
 
 
 def _results(*points: tuple[float, float] | None) -> list[SetupResult]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from costmodels import discovery
-from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
@@ -18,23 +17,17 @@ from costmodels.distribution.zipf import Zipf
 
 T = TypeVar("T")
 
-ARGUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "costmodels.collective.measured": lambda: {"curves": (), "otherwise": AlphaBeta()},
-}
-"""Arguments of models that cannot be built without any."""
-
 
 def build(package: ModuleType, name: str, base: Callable[..., T]) -> T:
-    """The model of a file, with the arguments above."""
+    """The model of a file, which needs no arguments."""
     kind = discovery.load(package, name, base)
-    known = ARGUMENTS.get(f"{package.__name__}.{name}")
     needed = [
         p.name
         for p in inspect.signature(kind).parameters.values()
         if p.default is inspect.Parameter.empty
     ]
-    assert known or not needed, f"{package.__name__}.{name} needs {needed}: add them to ARGUMENTS"
-    return kind(**(known() if known else {}))
+    assert not needed, f"{package.__name__}.{name} needs {needed}"
+    return kind()
 
 
 def laws(rows: int, *, scattered: bool = True) -> dict[str, list[AbstractIndexDistribution]]:

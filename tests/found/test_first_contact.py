@@ -80,7 +80,9 @@ def test_a_run_of_another_model_is_not_lost(
 def test_hosts_count_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "--hosts", "2")["world_size"] == 16
     assert told(capsys, "--hosts", "3", "--gpus-per-host", "4")["world_size"] == 12
-    assert "--hosts and --gpus both say" in refused(capsys, "--hosts", "2", "--gpus", "16")
+    assert "--hosts and --gpus exclude each other" in refused(
+        capsys, "--hosts", "2", "--gpus", "16"
+    )
 
 
 def test_a_reserve_may_be_a_share(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +90,7 @@ def test_a_reserve_may_be_a_share(capsys: pytest.CaptureFixture[str]) -> None:
     text = json.dumps(memory)
     assert str(int(8 * GIB)) in text  # of 80 GiB
     assert "must be above 0% and below 100%" in refused(capsys, "--reserve", "100%")
-    assert "has no unit" in refused(capsys, "--reserve", "10")
+    assert "is not a number with a unit" in refused(capsys, "--reserve", "10")
 
 
 def test_k_is_1024_samples(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,7 +192,7 @@ def test_a_study_counts_hosts(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert [row["gpus"] for row in found["setups"]] == [8, 16]
     assert run([*asked, "--system", "h100_sxm", "--hosts", "1", "--gpus", "8"]) == 2
-    assert "--hosts and --gpus both say" in capsys.readouterr().err
+    assert "--hosts and --gpus exclude each other" in capsys.readouterr().err
     assert run([*asked, "--system", "h100_sxm,gb200", "--hosts", "2"]) == 2
     assert "GPUs per host differ (8 on h100_sxm, 4 on gb200)" in capsys.readouterr().err
 

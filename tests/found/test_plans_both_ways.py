@@ -95,3 +95,16 @@ def test_bad_plans_are_named(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         load_plan(path, WORKLOAD, TOPOLOGY)
     assert words in str(caught.value)
+
+
+def test_a_cache_in_a_later_row_alone_is_refused_by_its_line(tmp_path: Path) -> None:
+    """Reading such a file once ended with a KeyError."""
+    path = tmp_path / "plan.csv"
+    path.write_text(
+        "table,sharding_type,compute_kernel,cache_load_factor,rank,row_offset,num_rows,"
+        "col_offset,num_cols\n"
+        "a,row_wise,fused_uvm_caching,,0,0,50,0,8\n"
+        "a,row_wise,fused_uvm_caching,0.3,1,50,50,0,8\n"
+    )
+    with pytest.raises(InvalidInputError, match=r"plan\.csv:3: table 'a' has another type, kernel"):
+        load_plan(path)

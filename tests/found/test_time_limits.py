@@ -12,7 +12,7 @@ import pytest
 
 import planner.search.bounds.bound as bound_module
 import planner.space.budget as budget_module
-from costmodels.distribution import _laws as hottest_module
+from costmodels.distribution import laws as hottest_module
 from costmodels.distribution.zipf import Zipf
 from costmodels.pipeline import CostPipeline
 from planner import api, io

@@ -1,8 +1,5 @@
 """``shardplan calibrate``: measure this machine, write a system file."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -11,21 +8,15 @@ import click
 
 from costmodels.calibration import device as designs
 from costmodels.calibration import points
-from planner.cli import flags as spec
-from planner.cli import inputs, printing
+from planner.cli import inputs, printing, spec
 from planner.cli.console import remark, settings, status_line, tell_written, write_data
-from planner.cli.output import check_file, check_output
+from planner.cli.output import check_output
 from planner.io import documents
-from planner.io.system import measured_rows, system_writer
+from planner.io.system import system_writer
 from planner.report.base import Section, by_field, by_place
 
 _LEAST_CORES: Final = 2
 """The constants of CPU ranks have those of collectives, for which a rank needs another one."""
-_NOT_BESIDE_HOST: Final = ("rows", "stored", "system", "quick", "ranks", "seed")
-_WHICH_SYSTEM: Final = (
-    "needs --system: the system of the GPU, whose numbers stay where nothing is measured, by its "
-    "name or file; 'shardplan systems' lists them"
-)
 _MOST_TOLD: Final = 8
 """Points that failed, of which the command tells."""
 
@@ -45,6 +36,12 @@ class _Flags(spec.Flags):
         seed: Of the random points to measure.
     """
 
+    rules = (
+        "--host excludes --rows --from --system --quick --ranks --seed",
+        "--from excludes --rows --device --quick --ranks --seed",
+        "--from needs --system",
+    )
+
     output: spec.Output = None
     host: bool = False
     rows: spec.File = None
@@ -54,31 +51,6 @@ class _Flags(spec.Flags):
     quick: bool = False
     ranks: Annotated[int | None, click.IntRange(1, 64)] = None
     seed: Annotated[int, click.INT] = 0
-
-    def check(self) -> None:
-        """Refuse flags that contradict each other.
-
-        Raises:
-            InvalidInputError: nothing would be written, or a flag would have no effect.
-        """
-        if self.host:
-            _refuse_beside("--host", "measures the host's calls only", _NOT_BESIDE_HOST)
-            return
-        spec.refuse(
-            self.output is None and self.rows is None,
-            "nothing to write: name a system file with -o, or a file of raw rows with --rows, or "
-            "measure the host only with --host",
-        )
-        if self.stored is not None:
-            told = "fits stored rows and measures nothing"
-            _refuse_beside("--from", told, ("rows", "device", "quick", "ranks", "seed"))
-            spec.refuse(self.system is None, f"--from {_WHICH_SYSTEM}")
-
-
-def _refuse_beside(flag: str, told: str, others: Sequence[str]) -> None:
-    for name in others:
-        other = {"stored": "--from"}.get(name, f"--{name}")
-        spec.refuse(spec.is_given(name), f"{flag} {told}: drop {other}, or drop {flag}")
 
 
 @spec.command("Measure this machine and write a system file.")
@@ -107,17 +79,21 @@ def command(flags: _Flags) -> None:
     """
     from planner.integrations.measure.calibrate import sees_gpus
 
+    spec.refuse(
+        flags.output is None and flags.rows is None and not flags.host,
+        "nothing to write: name a system file with -o, or a file of raw rows with --rows, or "
+        "measure the host only with --host",
+    )
+    check_output(flags.rows, flag="--rows")
     if flags.rows is not None:
-        check_file(flags.rows, "--rows")
         if flags.rows.is_file() and flags.rows.stat().st_size:
-            measured_rows.read_rows(flags.rows)  # what it replaces must be rows
+            system_writer.read_rows(flags.rows)  # what it replaces must be rows
         spec.refuse(flags.rows == flags.output, "--rows and --output are one file; name two")
     check_output(flags.output, [] if flags.stored is None else [flags.stored])
     if flags.stored is not None:
         _tell_rows(flags.stored, flags)
         return
     inputs.require_torchrec("calibrate", ("torch",))
-    inputs.refuse_launcher("calibrate")
     kind = flags.device
     if kind is None:
         count = sees_gpus()
@@ -128,7 +104,8 @@ def command(flags: _Flags) -> None:
         _measure_host(flags, kind)
         return
     if kind == "cuda" and flags.output is not None:
-        spec.refuse(flags.system is None, f"a system file of GPUs {_WHICH_SYSTEM}")
+        needs = "a system file of GPUs needs --system: that of the GPU, by its name or file"
+        spec.refuse(flags.system is None, needs)
         documents.locate(flags.system or "", "systems")
     _measure(flags, kind)
 
@@ -180,7 +157,7 @@ def _measure_host(flags: _Flags, kind: str) -> None:
 
 def _tell_rows(rows: Path, flags: _Flags | None) -> None:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
-    measured = measured_rows.read_rows(rows)
+    measured = system_writer.read_rows(rows)
     told: dict[str, Any] = {"machine": measured.machine(), "failed": measured.failed}
     lines = [f"not measured: {line}" for line in measured.failed[:_MOST_TOLD]]
     if len(measured.failed) > _MOST_TOLD:
@@ -188,7 +165,7 @@ def _tell_rows(rows: Path, flags: _Flags | None) -> None:
     if flags is None or flags.output is None:
         words = f"{len(measured.rows)} points measured on {measured.machine()}"
         told |= {"rows": len(measured.rows)}
-        tell_written([rows], told, (Section("", notes=(words,)),), lines)
+        tell_written([rows], told, (Section("", notes=(words,)),))
     else:
         result = system_writer.fit_and_write(flags.output, flags.system or "", measured)
         told |= {
@@ -204,10 +181,12 @@ def _tell_rows(rows: Path, flags: _Flags | None) -> None:
         if result.other_card:
             lines.append(f"{result.other_card}: caches and links stay those of the base")
         shown = _fit_sections(measured.machine(), result)
-        tell_written(result.written, told, shown, lines)
+        tell_written(result.written, told, shown)
+    for line in lines:
+        remark(line)
 
 
-def _fit_sections(machine: str, result: system_writer.Written) -> tuple[Section, ...]:
+def _fit_sections(machine: str, result: "system_writer.Written") -> tuple[Section, ...]:
     """What was measured of a GPU, and how well the laws fit."""
     numbers = [entry for entry in result.replaced if not entry[0].startswith("lookup.")]
     found = [{"lookups": " ".join(k), **asdict(e)} for k, e in result.lookup_errors.items()]

@@ -1,12 +1,11 @@
 """``shardplan check``: all errors of a file; without a file, is this environment fit to plan?"""
 
-from __future__ import annotations
-
 import platform
 import re
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,8 +16,8 @@ import planner
 from costmodels import units
 from costmodels.dense import base
 from planner import io
-from planner.cli import flags as spec
-from planner.cli.console import assumed_section, say, settings, stdout_console, tell, write_json
+from planner.cli import spec
+from planner.cli.console import assumed_section, console_of, say, settings, tell, write_json
 from planner.errors import InvalidInputError, refuse
 from planner.io import constraints, documents
 from planner.io.workload import table_list
@@ -34,7 +33,6 @@ _MARKS = {
     "system": {"device", "links", "base"},
     "constraints": {"constraints"},
 }
-"""Keys that tell the kind of a file."""
 
 
 @spec.command("List the errors of an input file; without one, check the environment.")
@@ -133,7 +131,7 @@ def _kind(path: Path) -> str:
     return kind
 
 
-def _summary(workload: planner.Workload) -> str:
+def _summary(workload: "planner.Workload") -> str:
     batch = f"{counted(workload.batch_size_per_rank, 'sample')} per rank"
     if workload.tables:
         size = units.format_bytes(workload.weight_bytes)
@@ -144,8 +142,6 @@ def _summary(workload: planner.Workload) -> str:
 # ------------------------------------------------------------------ the environment
 
 TORCH_MINOR_OFFSET: Final = 5
-DISTRIBUTION: Final = "shardplan"
-PAIRS: Final = "torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*"
 NEWEST_FBGEMM_MINOR: Final = 9
 """The newest fbgemm version that is suggested as a repair; torch is released before its fbgemm."""
 GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
@@ -154,37 +150,19 @@ GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
 Versions = Callable[[str], str | None]
 
 
-class CheckLevel(StrEnum):
-    """The result of a check."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-OK, WARN, FAIL = CheckLevel
+STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+OK, WARN, FAIL = STYLES
+"""The results of a check, and their colours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One line on the environment: the result, what was checked, and how to repair it."""
 
-    level: CheckLevel
+    level: str
     subject: str
     finding: str
     fix: str = ""
-
-
-def check_environment() -> list[Check]:
-    """Everything that is checked of the environment, in the order in which it is printed."""
-    systems = len(spec.shipped("systems"))
-    return [
-        Check(OK, "python", platform.python_version()),
-        *check_packages(),
-        *check_torch(),
-        Check(OK, "cores", f"{usable_cores()} usable"),
-        Check(OK if systems else FAIL, "configs", f"{systems} systems shipped"),
-    ]
 
 
 # ------------------------------------------------------------------ packages
@@ -192,37 +170,33 @@ def check_environment() -> list[Check]:
 
 def installed_version(name: str) -> str | None:
     """The version of an installed distribution, which is not imported."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def owns_fbgemm_files(name: str) -> bool:
     """Whether a distribution has the ``fbgemm_gpu`` package; an empty placeholder has not."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         files = metadata.distribution(name).files or []
-    except metadata.PackageNotFoundError:
-        return False
-    return any(file.parts[0] == "fbgemm_gpu" for file in files)
+        return any(file.parts[0] == "fbgemm_gpu" for file in files)
+    return False
 
 
 def has_nvml() -> bool:
     """Whether the NVIDIA driver's management library can be loaded."""
     import ctypes
 
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        return bool(ctypes.CDLL("libnvidia-ml.so.1"))
+    return False
 
 
 def check_packages(
     version_of: Versions = installed_version, requirements: list[str] | None = None
 ) -> list[Check]:
     """Check that every required package is installed in a version that fits."""
-    needed = metadata.requires(DISTRIBUTION) or [] if requirements is None else requirements
+    needed = metadata.requires("shardplan") or [] if requirements is None else requirements
     checks = []
     found = (re.match(r"([\w.-]+)\s*([^;]*)", line) for line in needed if "extra ==" not in line)
     for name, limits in (match.groups() for match in found if match is not None):
@@ -259,63 +233,49 @@ def check_torch(
     Most broken installations break this rule: fbgemm-gpu 1.X is built for torch 2.(X+5) and for no
     other version. pip does not see that TorchRec 1.X wants fbgemm 1.X, because TorchRec takes any.
     """
-    torch, torchrec = version_of("torch"), version_of("torchrec")
+    torch, torchrec, cuda = map(version_of, ("torch", "torchrec", "fbgemm-gpu"))
     builds = [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if owns_files(name)]
     if torch is None and torchrec is None and not builds:
-        told = "not installed; planning works without it, `ShardPlanner` inside TorchRec does not"
-        return [Check(OK, "torchrec", told)]
-    checks = [_check_pair(torch, name, version_of(name)) for name in builds]
-    if len(builds) == 2:
-        told = "fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other"
-        fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want"
-        checks.append(Check(WARN, "fbgemm", told, fix))
-    if "fbgemm-gpu" in builds and not nvml():
-        told = "libnvidia-ml.so.1 not found, so CUDA fbgemm-gpu cannot be imported"
-        fix = "install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU"
-        checks.append(Check(FAIL, "nvidia driver", told, fix))
-    if torchrec is None:
-        told = "not installed, though parts of its stack are"
-        fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
-        return [Check(WARN, "torchrec", told, fix), *checks]
-    minor, checks = _minor(torchrec), [Check(OK, "torchrec", torchrec), *checks]
-    if not builds:
-        told = "torchrec is installed without fbgemm-gpu and cannot be imported"
-        fix = f"pip install 'fbgemm-gpu=={minor}.*' (or fbgemm-gpu-cpu without a GPU)"
-        checks.append(Check(FAIL, "fbgemm", told, fix))
-    if minor not in GENERATIONS:
-        newest = max(GENERATIONS)
-        told = f"{torchrec}: ShardPlanner is tested with {', '.join(GENERATIONS)}"
-        fix = f"pip install 'torchrec=={newest}.*' 'torch=={GENERATIONS[newest]}.*'"
-        checks.append(Check(WARN, "torchrec version", told, fix))
-    cuda = version_of("fbgemm-gpu")
-    fbgemm = version_of("fbgemm-gpu-cpu") or cuda or torchrec
-    if _minor(fbgemm) != minor:
-        told = f"torchrec {torchrec} with fbgemm {fbgemm}: each is tested with its own number"
-        fix = f"pip install 'torchrec=={_minor(fbgemm)}.*'"
-        checks.append(Check(WARN, "torchrec / fbgemm", told, fix))
-    if cuda is not None and "fbgemm-gpu" not in builds and nvml():
-        told = "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build"
-        fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu"
-        checks.append(Check(WARN, "fbgemm-gpu", told, fix))
-    return checks
+        return [_said("nothing")]
+    fbgemm = version_of("fbgemm-gpu-cpu") or cuda or torchrec or ""
+    is_there, minor, newest = torchrec is not None, _minor(torchrec or ""), max(GENERATIONS)
+    found = {
+        "two builds": len(builds) == 2,
+        "no driver": "fbgemm-gpu" in builds and not nvml(),
+        "no fbgemm": is_there and not builds,
+        "untested": is_there and minor not in GENERATIONS,
+        "unlike numbers": is_there and _minor(fbgemm) != minor,
+        "stand-in": is_there and cuda is not None and "fbgemm-gpu" not in builds and nvml(),
+    }
+    values = {
+        **{"torchrec": torchrec, "minor": minor, "fbgemm": fbgemm, "fbgemm_minor": _minor(fbgemm)},
+        **{"tested": ", ".join(GENERATIONS), "newest": newest, "newest_torch": GENERATIONS[newest]},
+    }
+    return [
+        _said("torchrec" if is_there else "no torchrec", **values),
+        *(_check_pair(torch, name, version_of(name)) for name in builds),
+        *(_said(name, **values) for name, holds in found.items() if holds),
+    ]
+
+
+def _said(what: str, /, **values: object) -> Check:
+    """A finding of ``configs/imports/environment.yaml``."""
+    return Check(*(text.format(**values) for text in documents.read_words("environment")[what]))
 
 
 def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
-    subject = f"torch / {name}"
     if torch is None:
-        return Check(FAIL, subject, "torch is not installed", f"pip install {PAIRS}")
+        return _said("pair without torch", name=name)
     ours, theirs = _numbers(torch), _numbers(fbgemm or "")
+    values = {"torch": torch, "name": name, "fbgemm": fbgemm}
     if len(ours) < 2 or len(theirs) < 2 or (ours[0], theirs[0]) != (2, 1):
-        told = f"torch {torch} with {name} {fbgemm}: the rule of matching versions is unknown"
-        return Check(WARN, subject, told)
-    wanted, other = theirs[1] + TORCH_MINOR_OFFSET, ours[1] - TORCH_MINOR_OFFSET
+        return _said("unknown pair", **values)
+    wanted, fitting = theirs[1] + TORCH_MINOR_OFFSET, ours[1] - TORCH_MINOR_OFFSET
     if ours[1] == wanted:
-        return Check(OK, subject, f"{torch} / {fbgemm} match")
-    fix = f"pip install 'torch==2.{wanted}.*'"
-    if 0 <= other <= NEWEST_FBGEMM_MINOR:
-        fix += f" or pip install '{name}==1.{other}.*'"
-    told = f"{name} {fbgemm} is built for torch 2.{wanted}, but torch {torch} is installed"
-    return Check(FAIL, subject, told, fix)
+        return _said("pair", **values)
+    is_known = 0 <= fitting <= NEWEST_FBGEMM_MINOR
+    other = f" or pip install '{name}==1.{fitting}.*'" if is_known else ""
+    return _said("wrong pair", wanted=wanted, other=other, **values)
 
 
 def _minor(version: str) -> str:
@@ -326,17 +286,22 @@ def _check_environment() -> int:
     """Print what was checked of the environment; 1 if a check failed."""
     from rich.text import Text
 
-    checks = check_environment()
-    failed = any(check.level is CheckLevel.FAIL for check in checks)
+    checks = (
+        Check(OK, "python", platform.python_version()),
+        *check_packages(),
+        *check_torch(),
+        Check(OK, "cores", f"{usable_cores()} usable"),
+        Check(OK, "configs", f"{len(io.names('systems'))} systems shipped"),
+    )
+    failed = any(check.level == FAIL for check in checks)
     if settings().json:
         write_json({"ok": not failed, "checks": checks})
         return int(failed)
-    styles = {CheckLevel.OK: "green", CheckLevel.WARN: "yellow", CheckLevel.FAIL: "bold red"}
     for check in checks:
-        if not settings().quiet or check.level is not CheckLevel.OK:
+        if not settings().quiet or check.level != OK:
             finding = printable(f"{check.subject:<22} {check.finding}")
-            level = (f"{check.level.value:<5}", styles[check.level])
-            stdout_console().print(Text.assemble(level, finding))
+            level = (f"{check.level:<5}", STYLES[check.level])
+            console_of(sys.stdout).print(Text.assemble(level, finding))
             if check.fix:
                 say(f"{'':<27} fix: {check.fix}")
     if not settings().quiet or failed:

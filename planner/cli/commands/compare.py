@@ -1,18 +1,13 @@
 """``shardplan compare``: plans side by side, and whether a new one is slower."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from planner import api, models
-from planner.cli import flags as spec
-from planner.cli import inputs
+from planner.cli import inputs, spec
 from planner.cli.console import assumed_section, remark, tell
 from planner.cli.output import write_folder
 from planner.report import comparison as difference
 from planner.solving import assumed as assuming
-
-EXIT_REGRESSION = 1
 
 
 @spec.command("Compare plans: time per stage, memory, moved tables.")
@@ -59,4 +54,4 @@ def command(
     tell({**difference.difference_data(comparison), **told}, shown, loaded.warnings)
     if failed:
         remark(f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")
-    return EXIT_REGRESSION if failed else 0
+    return int(failed)

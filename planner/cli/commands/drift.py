@@ -14,8 +14,7 @@ import planner
 from costmodels import units
 from costmodels.errors import require
 from planner import io
-from planner.cli import flags as spec
-from planner.cli import inputs
+from planner.cli import inputs, spec
 from planner.cli.console import remark, settings, shown_paths, tell
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.output import check_output, files_of
@@ -26,10 +25,6 @@ from planner.report.base import Column, Fact, Kind, Section, by_field, format_sh
 from planner.support.cores import usable_cores
 from planner.support.status import Status
 from planner.support.text import significant, unsigned_zero
-
-EXIT_DRIFTED = 1
-_MOST_DAYS: Final = 1e9
-"""Days are counted from any origin, but none is millions of years away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +39,6 @@ class DayFile:
     day: float | None = None
     is_date: bool = False
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The file, or all of the folder."""
-        return tuple(self.path.iterdir()) if self.path.is_dir() else (self.path,)
-
 
 def day_file(text: str) -> DayFile:
     """A value such as ``FILE``, ``12=FILE`` or ``2026-11-20=FILE``.
@@ -62,7 +52,7 @@ def day_file(text: str) -> DayFile:
         day = float(date.fromisoformat(before).toordinal())
     except ValueError:
         is_date = False
-        if before.isascii() and before.isdecimal() and float(before) < _MOST_DAYS:
+        if before.isascii() and before.isdecimal() and len(before) < 10:
             day = float(before)
     named = bool(equals) and day is not None
     path = Path(after if named else text)
@@ -157,9 +147,7 @@ class Drift:
     def trend(self) -> changes.Trend | None:
         """The line through what a new plan saves, day by day; None without days."""
         days = [file.day for file in self.days if file.day is not None]
-        return (
-            changes.trend(days, [now.saved_ratio for now in self.days.values()]) if days else None
-        )
+        return changes.trend(days, [now.saved_ratio for now in self.days.values()])
 
 
 @spec.command("Say what new data do to a plan, and whether a new plan pays.")
@@ -180,16 +168,16 @@ def command(workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFl
       shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json
       shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert
     """
-    data = (path for day in asked.days for path in day.files)
-    read = (workload, plan, asked.before, asked.constraints, *data)
+    data = (day.path for day in asked.days)
+    files = (path for at in data for path in (at.iterdir() if at.is_dir() else [at]))
+    read = (workload, plan, asked.before, asked.constraints, *files)
     check_output(asked.output, (*filter(None, read), *files_of(flags, workload)))
     drift, warnings = _drift(workload, plan, asked, flags)
-    warnings += drift.warnings
     tell(as_json(drift), drift_sections(drift), warnings)
     if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
         io.save_plan(asked.output, drift.latest.result)
         remark(f"wrote {shown_paths((asked.output,))}")
-    return EXIT_DRIFTED if drift.is_alarming else 0
+    return int(drift.is_alarming)
 
 
 def _drift(
@@ -222,7 +210,7 @@ def _drift(
             assessed = changes.assess(problem, now, limit, search=search, should_stop=stop)
             found[file] = replace(assessed, rows=rows)
     drift = Drift(days=found, threshold_ratio=asked.threshold, before=before)
-    return drift, list(warnings)
+    return drift, [*warnings, *drift.warnings]
 
 
 def stats_of(path: Path, workload: planner.Workload) -> stats.Stats:

@@ -11,8 +11,7 @@ from typing import Annotated
 import planner
 from planner import api, objectives, scenarios
 from planner import result as results
-from planner.cli import flags as spec
-from planner.cli import inputs
+from planner.cli import inputs, spec
 from planner.cli.console import result_sections, settings, tell
 from planner.errors import InvalidInputError
 from planner.io.plan import result_json

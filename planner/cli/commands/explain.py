@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final
 
 from costmodels import sharding, units
 from planner import io
-from planner.cli import flags as spec
-from planner.cli import inputs
+from planner.cli import inputs, spec
 from planner.cli.console import assumed_section, bar, tell
 from planner.cli.interrupt import StopOnInterrupt
 from planner.explain import explainer as why
@@ -34,15 +33,12 @@ class ExplainFlags(spec.Flags):
             of work ends a search]
     """
 
+    rules = ("--time-limit needs --prices",)
+
     tables: Annotated[spec.Texts, "NAME", "--table"] = ()
     prices: bool = False
     constraints: spec.File = None
     time_limit: spec.TimeLimit = None
-
-    def check(self) -> None:
-        """Refuse a flag that has no effect without another one."""
-        is_vain = self.time_limit is not None and not self.prices
-        spec.refuse(is_vain, "--time-limit limits the searches of --prices; add --prices")
 
 
 def _ignored(path: Path, made_for: io.SavedPlan | None) -> tuple[str, ...]:
@@ -101,9 +97,18 @@ def command(
     assumed = assuming.priced_assumptions(read.problem, read.plans[0], read.assumed)
     warned = (_CUT,) if any(cost.is_cut for cost in costs) else ()
     sections.append(assumed_section(assumed, explainer.plan_time_s))
-    data = as_json(explainer.plan_time_s, told, changes, costs)
-    warnings = read.warnings + _ignored(plan or workload, read.made_for) + warned
-    tell({**data, "assumed": assumed}, sections, warnings)
+    tables = [
+        {**asdict(t), "options": [_plain(o, o.placement, option=o.placement) for o in t.options]}
+        for t in told
+    ]
+    data = {
+        "plan_time_s": explainer.plan_time_s,
+        "tables": tables,
+        "changes": [_plain(c, c.after, before=c.before, after=c.after) for c in changes],
+        "constraints": [{**asdict(c), "gain_s": c.gain_s} for c in costs],
+        "assumed": assumed,
+    }
+    tell(data, sections, read.warnings + _ignored(plan or workload, read.made_for) + warned)
 
 
 # ------------------------------------------------------------------ what is printed
@@ -111,27 +116,7 @@ def command(
 _MOST_OPTIONS = 24
 
 
-def as_json(
-    plan_time_s: float,
-    tables: Sequence[why.TableExplanation],
-    changes: Sequence[why.Change],
-    costs: Sequence[why.ConstraintCost],
-) -> dict[str, Any]:
-    """Raw figures in seconds and bytes."""
-    told = [
-        {**asdict(t), "options": [_plain(o, o.placement, option=o.placement) for o in t.options]}
-        for t in tables
-    ]
-    best = [_plain(c, c.after, before=c.before, after=c.after) for c in changes]
-    gains = [{**asdict(c), "gain_s": c.gain_s} for c in costs]
-    return {"plan_time_s": plan_time_s, "tables": told, "changes": best, "constraints": gains}
-
-
-def _plain(
-    item: why.OptionCost | why.Change,
-    placed: sharding.TablePlacement,
-    **placements: sharding.TablePlacement,
-) -> dict[str, Any]:
+def _plain(item: Any, placed: Any, **placements: sharding.TablePlacement) -> dict[str, Any]:
     """The figures of an item, its placements in words, and the ranks where it puts the table."""
     plain = {k: v for k, v in asdict(item).items() if not isinstance(v, dict)}
     return {**plain, **{k: cut(p) for k, p in placements.items()}, "ranks": placed.ranks}
@@ -182,13 +167,10 @@ def table_section(explanation: why.TableExplanation) -> Section:
 
 
 def _change(time_s: float, plan_time_s: float) -> str:
-    return "does not fit" if time_s == math.inf else _changed(time_s / plan_time_s - 1)
-
-
-def _changed(ratio: float) -> str:
     """A change of the iteration in percent; ``no change`` where that would show 0."""
-    percent = 100 * ratio
-    return "no change" if abs(percent) < 0.005 else f"{percent:+.2f} %"
+    percent = 100 * (time_s / plan_time_s - 1)
+    told = "no change" if abs(percent) < 0.005 else f"{percent:+.2f} %"
+    return told if math.isfinite(percent) else "does not fit"
 
 
 def change_sections(explainer: why.Explainer, changes: Sequence[why.Change]) -> Iterator[Section]:
@@ -197,15 +179,11 @@ def change_sections(explainer: why.Explainer, changes: Sequence[why.Change]) -> 
     waits = figures.path_seconds(explainer.estimate, lambda step: (step.stage, step.rank))
     none = "No table on a critical rank has another option that the rules and the memory allow"
     tables = bool(explainer.plan.placements)
+    longest = sorted(waits.items(), key=lambda item: -item[1])
     yield Section.of(
         f"What the iteration of {units.format_time(estimate_s)} waits for",
-        sorted(waits, key=lambda wait: -waits[wait]),
-        {
-            "stage": lambda wait: wait[0],
-            "rank": lambda wait: str(wait[1]),
-            "time": lambda wait: units.format_time(waits[wait]),
-            "share": lambda wait: f"{100 * waits[wait] / estimate_s:.1f} %",
-        },
+        [(*at, units.format_time(s), f"{100 * s / estimate_s:.1f} %") for at, s in longest],
+        by_place("stage", "rank", "time", "share"),
         notes=(none,) if tables and not changes else (),
     )
     if changes:
@@ -233,7 +211,7 @@ def costs_section(costs: Sequence[why.ConstraintCost]) -> Section:
             if c.constraint == why.MORE_MEMORY
             else f"without {c.constraint}",
             "nothing fits" if c.time_s is None else units.format_time(c.time_s),
-            "" if c.gain_s is None or kept_s is None else _changed(-c.gain_s / kept_s),
+            "" if c.time_s is None or kept_s is None else _change(c.time_s, kept_s),
             "cut" if c.is_cut else "",
         )
         for c in costs

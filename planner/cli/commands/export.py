@@ -13,8 +13,7 @@ from costmodels import pipeline as pricing
 from costmodels import sharding
 from costmodels.shard_work import work
 from planner import models
-from planner.cli import flags as spec
-from planner.cli import inputs
+from planner.cli import inputs, spec
 from planner.cli.console import settings, tell_written, write_data
 from planner.cli.output import files_of, refuse_own_input, write_folder
 from planner.io.importers import hugectr as hugectr_plans

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -11,16 +10,14 @@ import planner
 from costmodels import sharding, topology, units
 from costmodels.errors import UnitError, require
 from planner import models
-from planner.cli import console, inputs, printing
-from planner.cli import flags as spec
+from planner.cli import console, inputs, printing, spec
 from planner.cli.output import check_output, files_of
 from planner.fit import estimate
 from planner.io.system import system_writer
-from planner.report.base import Fact, Section, by_field, format_share
+from planner.report.base import Fact, Section, by_field, by_place, format_share
 from planner.trace import kineto, reading
 
 _TRACE_SUFFIXES: Final = (".json", ".gz")
-_LEAST_S, _MOST_S = 1e-9, 3.6e6
 
 _FAR_OFF = 20.0
 """Times as long or as short as predicted from which on a run is doubted."""
@@ -47,10 +44,13 @@ def _given_run(text: str) -> GivenRun:
     if path.exists():
         return GivenRun(plan=Path(plan), traces=tuple(traces))
     try:
-        return GivenRun(plan=Path(plan), time_s=units.parse_quantity(measured, "s"))
+        time_s = units.parse_quantity(measured, "s")
     except UnitError as error:
         message = f"{measured!r} is no file, and no time: {error}"
         raise ValueError(message) from error
+    is_time = 1e-9 <= time_s <= 3.6e6
+    require(is_time, f"{measured!r}: an iteration takes a time above 0: 1 ns to 1000 hours")
+    return GivenRun(plan=Path(plan), time_s=time_s)
 
 
 @spec.command("Correct a system by your own measured runs.")
@@ -100,7 +100,8 @@ def command(
         shown = run.traces if console.settings().verbose else (busiest,)
         sections += printing.trace_sections(shown, compared[run.name], name=run.name)
     sections += _sections(found)
-    console.tell(_as_json(found, traced, compared), sections, warnings)
+    traces_of = {r.name: printing.traces_json(r.traces, compared[r.name]) for r in traced}
+    console.tell({**_as_json(found), "traces": traces_of}, sections, warnings)
 
 
 def _write(
@@ -160,10 +161,6 @@ def measured_runs(
         path, names = mine[0].plan, dict.fromkeys(str(run.plan) for run in mine)
         traces = tuple(reading.read_trace(p) for run in mine for p in run.traces)
         times = [run.time_s for run in mine if run.time_s is not None]
-        spec.refuse(
-            not all(_LEAST_S <= t <= _MOST_S for t in times),
-            f"--run {path}: the time of an iteration must be above 0: 1 ns to 1000 hours",
-        )
         time_s = sum(times) / len(times) if times else estimate.mean_iteration_s(traces)
         if len(times) > 1:
             low, high, mean = map(units.format_time, (min(times), max(times), time_s))
@@ -208,11 +205,7 @@ def _doubts(
     return doubts
 
 
-def _as_json(
-    found: estimate.Fit,
-    runs: Sequence[estimate.Run],
-    compared: Mapping[str, tuple[kineto.TraceRow, ...]],
-) -> dict[str, Any]:
+def _as_json(found: estimate.Fit) -> dict[str, Any]:
     return {
         "factors": dict(zip(topology.FITTED_KINDS, found.factors.ratios, strict=True)),
         "settled_ratio": dict(zip(topology.FITTED_KINDS, found.settled_ratio, strict=True)),
@@ -222,7 +215,6 @@ def _as_json(
         "error_before_ratio": found.before_ratio,
         "error_left_out_ratio": found.left_out_ratio,
         "runs": found.errors,
-        "traces": {run.name: printing.traces_json(run.traces, compared[run.name]) for run in runs},
     }
 
 
@@ -238,14 +230,11 @@ def _sections(found: estimate.Fit) -> tuple[Section, ...]:
     return (
         Section.of(
             "Factors on the system's times",
-            zip(kinds, found.factors.ratios, found.settled_ratio, strict=True),
-            {
-                "kind": lambda row: row[0],
-                "factor": lambda row: f"{row[1]:.3f}",
-                "determined": lambda row: (
-                    "not in these runs" if row[0] in found.absent else format_share(row[2])
-                ),
-            },
+            [
+                (k, f"{r:.3f}", "not in these runs" if k in found.absent else format_share(s))
+                for k, r, s in zip(kinds, found.factors.ratios, found.settled_ratio, strict=True)
+            ],
+            by_place("kind", "factor", "determined"),
         ),
         Section.of(
             "Errors of the predicted iteration",

@@ -1,19 +1,16 @@
 """``shardplan import``: other tools' files into ours."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 
 from costmodels.measured import curves
 from costmodels.units import format_bytes
 from planner import io
-from planner.cli import console
-from planner.cli import flags as spec
+from planner.cli import console, spec
 from planner.cli.output import refuse_own_input
 from planner.errors import refuse
 from planner.io import documents
@@ -36,12 +33,12 @@ class ImportFlags(spec.Flags):
     Attributes:
         output: File to write.  [default: stdout]
         name: Name of the workload.  [default: the file's]
-        batch_size: Samples per rank.
+        batch_size_per_rank: Samples per rank.
     """
 
     output: spec.Output = None
     name: Annotated[spec.Text, "NAME"] = None
-    batch_size: Annotated[spec.Batch, "--batch-size --batch"] = None
+    batch_size_per_rank: Annotated[spec.Batch, "--batch-size --batch"] = None
 
 
 class LogFlags(spec.Flags):
@@ -220,7 +217,7 @@ def module(
         refuse(f"reading a model needs torch and torchrec: {error}; 'shardplan check' tells more")
     imported = import_module(
         factory,
-        batch_size=flags.batch_size or base.DEFAULT_BATCH,
+        batch_size=flags.batch_size_per_rank or base.DEFAULT_BATCH,
         device=device,
         inputs=inputs,
         autocast=autocast,
@@ -274,7 +271,7 @@ def hugectr(
             "with model.graph_to_json(graph_config_file='model.json'): import that file"
         )
     value = documents.read_json(file)
-    if not merlin.is_plan(value):
+    if not isinstance(value, list):
         for flag, given in (("--workload", workload), ("--gpus-per-host", gpus_per_host)):
             own = f"{file} is a configuration with tables and hosts of its own; leave {flag} out"
             spec.refuse(given is not None, own)
@@ -307,7 +304,7 @@ def param(file: Path, flags: ImportFlags) -> None:
 
 
 def finish(
-    imported: base.Imported,
+    imported: "base.Imported",
     flags: ImportFlags,
     *,
     read: tuple[Path, ...] = (),
@@ -320,8 +317,7 @@ def finish(
         InvalidInputError: a file cannot hold some name, a folder cannot be written, or an output is
             one of the files in ``read`` or is named twice; nothing is written then.
     """
-    both: dict[str, Any] = {"name": flags.name, "batch_size_per_rank": flags.batch_size}
-    given = {key: value for key, value in both.items() if value is not None}
+    given = {k: v for k, v in asdict(flags).items() if k != "output" and v is not None}
     assumed = {k: v for k, v in imported.assumed.items() if k.rpartition(".")[2] not in given}
     workload, output = replace(imported.workload, **given), flags.output
     imported = replace(imported, workload=workload, assumed=assumed)

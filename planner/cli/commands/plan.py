@@ -6,15 +6,14 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import planner
 from costmodels import units
 from costmodels.errors import CostModelError
 from planner import api, io, objectives, scenarios
 from planner import result as results
-from planner.cli import console, inputs
-from planner.cli import flags as spec
+from planner.cli import console, inputs, spec
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_of, refuse_other_run
 from planner.drift import changes
@@ -26,10 +25,9 @@ from planner.report import run_files
 from planner.solving import assumed as assuming
 from planner.solving import prepare
 from planner.study import figures
-from planner.support.status import STATUS_WORDS, Status
+from planner.support.status import Status
 from planner.support.text import format_gap
 
-EXIT_GAP = 1
 _LOST = "no plan was found before that, so nothing is written"
 
 _SHORT = 2000
@@ -62,6 +60,12 @@ class PlanFlags(spec.ScenarioFlags):
         force: Write into a folder even if it holds other files, or a plan of another model.
     """
 
+    rules = (
+        *spec.ScenarioFlags.rules,
+        *("--max-moved-bytes needs --from", "--max-moved-tables needs --from"),
+        *("--curve needs --from", "--force needs --output"),
+    )
+
     stats: spec.File = None
     constraints: spec.File = None
     plan_in_use: Annotated[spec.File, "PLAN", "--from"] = None
@@ -72,15 +76,6 @@ class PlanFlags(spec.ScenarioFlags):
     require_gap: spec.MaybePercent = None
     output: spec.Folder = None
     force: bool = False
-
-    def check(self) -> None:
-        """Refuse flags that have no effect without another one."""
-        limited = self.max_moved_bytes is not None or self.max_moved_tables is not None
-        needs = "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
-        spec.refuse((limited or self.curve) and self.plan_in_use is None, needs)
-        unused = "--force is about the folder of --output; give both, or drop it"
-        spec.refuse(self.force and self.output is None, unused)
-        spec.ScenarioFlags.check(self)
 
 
 @spec.command("Find the fastest plan for a workload on a system.", headings=HEADINGS)
@@ -118,7 +113,7 @@ def command(
             words = f"stopped by {stop.stopped_by}: this is the best plan so far"
             console.remark(f"{words} (exit code {EXIT_STOPPED})")
             return EXIT_STOPPED
-        return 0 if missed is None else EXIT_GAP
+        return int(missed is not None)
 
 
 def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> inputs.Inputs:
@@ -171,11 +166,16 @@ def _searched(
     pricing = prepare.pricing_of(torchrec_figures=more.torchrec_defaults)
     in_seconds = objectives.objective_class(search.objective).unit == "s"
     with console.status_line("search") as show:
+
+        def told(found: Any) -> None:
+            stop.keeps = stop.keeps or found.incumbent is not None
+            show(found.line(in_seconds=in_seconds))
+
         result = api.solve(
             asked.problem,
             search=steered,
             make_pipeline=pricing,
-            progress=stop.watching(lambda found: show(found.line(in_seconds=in_seconds))),
+            progress=told,
             should_stop=stop,
         )
     stop.keeps = True
@@ -257,15 +257,14 @@ def unmet(solver: results.SolverReport, most_ratio: float) -> str | None:
         more = "give it a longer --time-limit, which cut the search, or more --evaluations"
     if gap is None:
         more = more if solver.strategy == "auto" else "--strategy auto proves a bound"
-        ended = STATUS_WORDS[solver.status]
+        ended = solver.status.words
         return f"the gap is unknown, so {asked} is not met: {ended}; {more}"
     if gap <= most_ratio:
         return None
-    told, unseen = format_gap(gap), solver.unseen_gap_ratio
-    wider = "a little wider" if told == format_gap(most_ratio) else "wider"
+    unseen = solver.unseen_gap_ratio
     if unseen >= _WORTH_TELLING * gap:
         more = (
             f"{format_gap(unseen)} are launches and overlap, which no bound counts and "
             f"--objective phases leaves out; for the rest, {more}"
         )
-    return f"the gap of {told} is {wider} than {asked}: {more}"
+    return f"the gap of {format_gap(gap)} is wider than {asked}: {more}"

@@ -1,7 +1,5 @@
 """``shardplan predict``: one operation at a time, for anyone's measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +8,7 @@ import click
 
 from costmodels import topology
 from planner import io
-from planner.cli import flags as spec
+from planner.cli import spec
 from planner.cli.console import remark, warn, write_or_print
 from planner.cli.output import check_output
 from planner.predict import operations
@@ -56,9 +54,11 @@ def collective(file: Path, flags: TableFlags) -> None:
     def sized(gpus: int, per_host: int) -> topology.Topology:
         return io.load_system(flags.system, gpus=gpus, gpus_per_host=per_host)
 
-    table = _read(file, flags, ("collective", "size_bytes"), ("nodes", "gpus_per_node", "ranks"))
+    table = operations.read_table(
+        file, ("collective", "size_bytes"), ("nodes", "gpus_per_node", "ranks")
+    )
     found, remarks = operations.predict_collectives(table, sized)
-    show(table, found, flags.output)
+    show(table, found, flags)
     warn(remarks)
 
 
@@ -78,9 +78,9 @@ def lookup(file: Path, flags: TableFlags) -> None:
     update kernel is timed. per_index: no sort, one atomic update for each index, as older kernels
     do.
     """
-    table = _read(file, flags, operations.LOOKUP_COLUMNS, operations.LOOKUP_OPTIONAL)
+    table = operations.read_table(file, operations.LOOKUP_COLUMNS, operations.LOOKUP_OPTIONAL)
     found = operations.predict_lookups(table, io.load_smallest(flags.system))
-    show(table, found, flags.output)
+    show(table, found, flags)
 
 
 @spec.command("Matrix products of the dense part.", command)
@@ -91,34 +91,17 @@ def dense(file: Path, flags: TableFlags) -> None:
     bf16, fp8). Without dtype every product is taken as fp32, which is slower than tf32 on most
     devices.
     """
-    table = _read(file, flags, operations.DENSE_COLUMNS, operations.DENSE_OPTIONAL)
+    table = operations.read_table(file, operations.DENSE_COLUMNS, operations.DENSE_OPTIONAL)
     if "dtype" not in table.columns:
         remark("there is no column dtype: every product is taken as fp32")
     found = operations.predict_products(table, io.load_smallest(flags.system))
-    show(table, found, flags.output)
-
-
-def _read(
-    file: Path, flags: TableFlags, columns: tuple[str, ...], optional: tuple[str, ...]
-) -> operations.CsvRows:
-    """The rows of a file, once it is sure that the answer can be written."""
-    check_output(flags.output, (file, Path(flags.system)))
-    return operations.read_table(file, columns, optional)
+    show(table, found, flags)
 
 
 def show(
-    table: operations.CsvRows, found: Sequence[operations.Answer], output: Path | None
+    table: "operations.CsvRows", found: "Sequence[operations.Answer]", flags: TableFlags
 ) -> None:
     """Write the predictions as CSV, or print them as CSV or JSON."""
-    data = []
-    for row, p in zip(table.rows, found, strict=True):
-        told: dict[str, object] = {
-            k: cell for k, cell in row.items() if k not in operations.OWN_COLUMNS
-        }
-        told |= dict.fromkeys(("predicted_s", "low_s", "high_s", "source"))
-        if isinstance(p, operations.Predicted):
-            told |= {"predicted_s": p.time_s, "low_s": p.low_s, "high_s": p.high_s}
-            data.append({**told, "source": p.basis.value})
-        else:
-            data.append({**told, "reason": p.reason})
-    write_or_print(operations.predicted_text(table, found), data, output, f"{len(found)} rows")
+    check_output(flags.output, (table.path, Path(flags.system)))
+    text, data = operations.predicted_text(table, found), operations.answers(table, found)
+    write_or_print(text, data, flags.output, f"{len(found)} rows")

@@ -1,8 +1,5 @@
 """``shardplan profile``: index statistics per table from raw indices."""
 
-from __future__ import annotations
-
-import functools
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -11,14 +8,13 @@ from typing import Annotated
 
 import click
 
-from planner.cli import console, inputs
-from planner.cli import flags as spec
+from planner.cli import console, inputs, spec
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.output import check_file
+from planner.cli.output import check_output
 from planner.io.workload import table_list
 from planner.profiling import profiler, statistics, stats
 from planner.profiling import readers as formats
-from planner.report.base import Fact, Kind, Section, format_cell
+from planner.report.base import Column, Fact, Kind, Section
 from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
 
@@ -52,6 +48,8 @@ class ProfileFlags(spec.Flags):
         jobs: Threads to use.  [default: usable cores]
     """
 
+    rules = ("--rows excludes --sample-rows",)
+
     output: Annotated[Path, spec.FILE, "FILE", "-o --output"] = Path("stats.json")
     format_name: Annotated[str, click.Choice(FORMATS), "--format"] = "auto"
     table_map: Annotated[spec.Texts, "FILE|FEATURE=TABLE"] = ()
@@ -66,12 +64,7 @@ class ProfileFlags(spec.Flags):
     )
     jobs: Annotated[int | None, spec.count(1024), "N"] = None
 
-    def check(self) -> None:
-        """Refuse two ways of choosing samples."""
-        both = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
-        spec.refuse(self.first_samples is not None and self.sample_rows is not None, both)
-
-    def options(self) -> statistics.ProfileOptions:
+    def options(self) -> "statistics.ProfileOptions":
         """How the data are counted."""
         said = {name: value for name, value in asdict(self).items() if name not in _NOT_COUNTED}
         said["jobs"] = self.jobs or usable_cores()
@@ -97,7 +90,7 @@ def command(flags: ProfileFlags, data: tuple[Path, ...]) -> None:
       shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
     """
     options, output = flags.options(), flags.output
-    check_file(output)
+    check_output(output)
     readers = inputs.all_readers(empty_is_zero=flags.empty != "skip")
     stop = StopOnInterrupt(keeps=False, lost="nothing was written")
     with stop, console.status_line("working") as show:
@@ -114,7 +107,7 @@ def command(flags: ProfileFlags, data: tuple[Path, ...]) -> None:
     told = [text for text in remarks if text is not None]
     if options.memory_bytes < statistics.LEAST_MEMORY_BYTES:
         told.append("--memory: DuckDB was given 256 MiB, the least that it works with")
-    if spec.is_given("empty") and formats.CriteoTsvReader.name not in found.source.formats:
+    if "--empty" in spec.given_flags() and formats.CriteoTsvReader.name not in found.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
     console.warn(tuple(told))
     console.tell(json.loads(stats.stats_text(found)), _sections(found, output))
@@ -122,7 +115,7 @@ def command(flags: ProfileFlags, data: tuple[Path, ...]) -> None:
         console.remark(f"wrote {console.shown_paths((output,))}")
 
 
-def _sections(found: stats.Stats, output: Path) -> Iterator[Section]:
+def _sections(found: "stats.Stats", output: Path) -> Iterator[Section]:
     batch = max(b.batch_size for table in found.tables.values() for b in table.batches)
     source = found.source
     parts = (
@@ -132,7 +125,6 @@ def _sections(found: stats.Stats, output: Path) -> Iterator[Section]:
         f"{counted(len(source.files), 'file')} of {', '.join(source.formats)}",
     )
     yield Section("", (Fact("Data", parts),))
-    share = functools.partial(format_cell, Kind.SHARE)
     hashed = (_HASHED,) if any(t.ids_are_hashes for t in found.tables.values()) else ()
     yield Section.of(
         "Index statistics",
@@ -143,13 +135,15 @@ def _sections(found: stats.Stats, output: Path) -> Iterator[Section]:
             "seen?": lambda row: f"{row[1].num_unique_rows:,}",
             "pool": lambda row: significant(row[1].pooling.mean, 4),
             "p99": lambda row: f"{row[1].pooling.p99:,.0f}",
-            "unique": lambda row: share(row[2].mean_unique_rows / max(row[2].mean_indices, 1.0)),
-            "next?": lambda row: share(row[2].next_batch_ratio),
+            Column("unique", Kind.SHARE): lambda row: (
+                row[2].mean_unique_rows / max(row[2].mean_indices, 1.0)
+            ),
+            Column("next", Kind.SHARE, optional=True): lambda row: row[2].next_batch_ratio,
             "s": lambda row: _law(row[1], "exponent", "{:.2f}"),
             "q?": lambda row: _law(row[1], "shift", ""),
             "KS": lambda row: _law(row[1], "ks_ratio", "{:.3f}"),
-            "hot 1%": lambda row: share(row[1].hottest_rows["0.01"]),
-            "cache 10%": lambda row: share(row[1].cache["0.1"]),
+            Column("hot 1%", Kind.SHARE): lambda row: row[1].hottest_rows["0.01"],
+            Column("cache 10%", Kind.SHARE): lambda row: row[1].cache["0.1"],
             "clustered": lambda row: (
                 "-" if (r := row[1].ranges) is None else "yes" if r.clustered else "no"
             ),
@@ -168,7 +162,7 @@ def _sections(found: stats.Stats, output: Path) -> Iterator[Section]:
     yield Section("", (Fact("Wrote", (str(output),)),))
 
 
-def _law(table: stats.TableStats, field: str, form: str) -> str:
+def _law(table: "stats.TableStats", field: str, form: str) -> str:
     """A number of the fitted law; ``-`` without one."""
     if table.zipf is None:
         return "-"

@@ -18,8 +18,7 @@ from costmodels.dense import base
 from planner import io
 from planner import result as results
 from planner import study as studies
-from planner.cli import console, inputs
-from planner.cli import flags as spec
+from planner.cli import console, inputs, spec
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_of
 from planner.errors import refuse
@@ -38,7 +37,6 @@ _SHOWN = 12
 
 
 GOALS = ("iteration", "throughput", "cost", "headroom")
-SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 
 
 class StudyFlags(spec.Flags):
@@ -81,6 +79,14 @@ class StudyFlags(spec.Flags):
             command goes on.
     """
 
+    rules = (
+        *("--restart needs --mtbf", "--max-gpus needs --smallest-for"),
+        "--grid excludes --smallest-for --sampler --trials --within",
+        "--batch-size excludes --global-batch-size --set=training.batch_size_per_rank",
+        "--global-batch-size excludes --set=training.batch_size_per_rank",
+        *("--hosts excludes --gpus", "--dask excludes --workers"),
+    )
+
     systems: Annotated[tuple[str, ...], spec.Several(spec.SYSTEM), "A,B", "--system"]
     gpus: spec.Numbers = ()
     hosts: spec.Numbers = ()
@@ -91,20 +97,22 @@ class StudyFlags(spec.Flags):
     overrides: spec.Overrides = ()
     models: spec.Models = ()
     budget_usd_per_hour: Annotated[spec.Price, "--budget"] = None
-    prices: spec.Prices = ()
+    prices: Annotated[
+        tuple[tuple[str, float], ...], spec.Parsed("price", spec.system_price), "PRICE", "--price"
+    ] = ()
     mtbf_s: Annotated[spec.Duration, "--mtbf"] = None
-    restart_s: Annotated[spec.Seconds, "--restart"] = 300.0
+    restart_s: Annotated[float, spec.quantity("s"), "TIME", "--restart"] = 300.0
     goals: Annotated[
         tuple[str, ...], spec.Several(click.Choice(GOALS)), "NAME,NAME", "--objective"
     ] = ()
     is_grid: Annotated[bool, None, "--grid"] = False
-    smallest_for: spec.Rate = None
+    smallest_for: Annotated[float | None, spec.Parsed("rate", spec.samples_per_s), "RATE"] = None
     max_gpus: Annotated[int, spec.RANKS, "N"] = 512
     trials: Annotated[int, click.IntRange(1, 100_000), "N"] = 24
     evaluations: spec.Evaluations = None
     time_limit_s: spec.TimeLimit = None
     within_ratio: Annotated[spec.Percent, "--within"] = 0.0
-    sampler: Annotated[str | None, click.Choice(SAMPLERS)] = None
+    sampler: Annotated[str | None, click.Choice(("bounds", "tpe", "nsga2", "random"))] = None
     seed: spec.Seed = 0
     workers: Annotated[int | None, click.IntRange(1, 1024), "N"] = None
     dask: Annotated[spec.Text, "ADDRESS"] = None
@@ -114,33 +122,6 @@ class StudyFlags(spec.Flags):
         """How much the study shall do."""
         names = (one.name for one in fields(studies.Effort))
         return studies.Effort(**{name: getattr(self, name) for name in names})
-
-    def check(self) -> None:
-        """Refuse flags that contradict each other, or that have no effect without another one."""
-        varied = tuple(text for text in self.vary if "=" in text)
-        given = {"--batch-size": self.batch_sizes, "--global-batch-size": self.global_batch_sizes}
-        spec.refuse_said_twice((*self.overrides, *varied), given)
-        grid_chooses = self.smallest_for or self.sampler
-        grid_chooses = grid_chooses or spec.is_given("trials") or spec.is_given("within_ratio")
-        wrong = {
-            "--restart says what a failure costs; say with --mtbf how often failures come": (
-                self.mtbf_s is None and spec.is_given("restart_s")
-            ),
-            "--grid searches every setup; drop --smallest-for, --sampler, --trials or --within": (
-                self.is_grid and grid_chooses
-            ),
-            "--max-gpus is about --smallest-for; add it, or list sizes with --gpus": (
-                spec.is_given("max_gpus") and self.smallest_for is None
-            ),
-            "--hosts and --gpus both say how many GPUs there are; give one": (
-                self.hosts and self.gpus
-            ),
-            "--workers counts processes of this machine, and --dask has its own; drop one": (
-                self.dask and self.workers
-            ),
-        }
-        for message, is_wrong in wrong.items():
-            spec.refuse(is_wrong, message)
 
 
 @spec.command("Choose cluster, batch, pipeline and more.")
@@ -241,7 +222,7 @@ def _knobs(
         InvalidInputError: a system does not exist, a knob is unknown or has no values, or no size
             is left.
     """
-    pairs = inputs.override_pairs(flags.vary)
+    pairs = inputs.override_pairs((*flags.overrides, *flags.vary))[len(flags.overrides) :]
     varied = {key: design.values_of_text(text, f"--vary {key}") for key, text in pairs}
     load.file(())
     smallest = {s: io.load_smallest(s, gpus_per_host=flags.gpus_per_host) for s in flags.systems}
@@ -367,7 +348,7 @@ def _rows(study: studies.Study) -> list[dict[str, Any]]:
     front = {r.setup for r in study.front}
     rows = {r.setup: _row(study, r, is_best=r.setup in front) for r in study.results}
     for setup, why in study.space.impossible.items():
-        rows[setup] = {**setup.to_json(), "status": "failed", "on_front": False, "reason": why}
+        rows[setup] = {**dict(setup.picks), "status": "failed", "on_front": False, "reason": why}
     if not study.effort.is_grid:
         return list(rows.values())
     order = map(study.space.setup_of, itertools.product(*study.space.knobs.values()))
@@ -379,7 +360,7 @@ def _row(
 ) -> dict[str, Any]:
     figures = {} if result.figures is None else asdict(result.figures)
     return {
-        **result.setup.to_json(),
+        **dict(result.setup.picks),
         "status": result.status,
         "iteration_time_s": figures.pop("time_s", None),
         **figures,
@@ -396,7 +377,7 @@ def _as_json(study: studies.Study, result: dict[str, Any] | None) -> dict[str, A
     best = study.recommended
     ratio = study.proof_ratio
     return {
-        "setup": None if best is None else best.setup.to_json(),
+        "setup": None if best is None else dict(best.setup.picks),
         "iteration_time_s": None if best is None or not best.figures else best.figures.time_s,
         "sync_s": None if best is None else best.sync_s,
         "objectives": list(study.goals),

@@ -1,7 +1,5 @@
 """``shardplan systems``: the hardware that plans can be made for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
@@ -11,7 +9,7 @@ import click
 from costmodels import estimates, topology
 from costmodels.units import format_bytes, format_rate
 from planner import io
-from planner.cli import flags as spec
+from planner.cli import spec
 from planner.cli.console import tell, write_or_print
 from planner.io import documents
 from planner.report.base import Section, by_place
@@ -39,7 +37,16 @@ def command(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    _list()
+    data: dict[str, dict[str, Any]] = {}
+    rows = []
+    for name in io.names("systems"):
+        system = io.load_system(name)
+        found = {key: attrgetter(at)(system) for _, key, at, _ in _NUMBERS}
+        data[name] = {**found, "weakest_source": system.weakest_source()}
+        told = (write(found[key]) for _, key, _, write in _NUMBERS)
+        rows.append((name, *told, _measured(system)))
+    titles = (title for title, *_ in _NUMBERS)
+    tell(data, (Section.of("Systems", rows, by_place("system", *titles, "measured?")),))
 
 
 @spec.command("Print the file of a system: every number with its unit and its source.", command)
@@ -48,16 +55,14 @@ def show(name: str = spec.argument(type=spec.SYSTEM)) -> None:
     path = documents.locate(name, "systems")
     text = documents.read_text(path)
     io.load_smallest(path)  # it is a system
-    ended = text if text.endswith("\n") else f"{text}\n"
-    write_or_print(ended, {"name": name, "text": text})
+    write_or_print(text.removesuffix("\n") + "\n", {"name": name, "text": text})
 
 
-def _measured(system: topology.Topology) -> str:
+def _measured(system: "topology.Topology") -> str:
     """How many numbers of a system rest on measurements, rather than datasheets and defaults."""
     sources = [entry.source for entry in system.provenance]
-    firm = [estimates.Source.MEASURED, estimates.Source.CALIBRATED]
-    firm = [source for source in sources if source in firm]
-    return f"{len(firm)} of {len(sources)}"
+    firm = (estimates.Source.MEASURED, estimates.Source.CALIBRATED)
+    return f"{sum(source in firm for source in sources)} of {len(sources)}"
 
 
 def _price(usd: float | None) -> str:
@@ -73,16 +78,3 @@ _NUMBERS: Final[tuple[tuple[str, str, str, Callable[[Any], str]], ...]] = (
     ("USD/h", "price_usd_per_hour", "price_per_device_usd_per_hour", _price),
 )
 """Of each number of a system: its column, its key in JSON, where a topology has it, its text."""
-
-
-def _list() -> None:
-    data: dict[str, dict[str, Any]] = {}
-    rows = []
-    for name in io.names("systems"):
-        system = io.load_system(name)
-        found = {key: attrgetter(at)(system) for _, key, at, _ in _NUMBERS}
-        data[name] = {**found, "weakest_source": system.weakest_source()}
-        told = (write(found[key]) for _, key, _, write in _NUMBERS)
-        rows.append((name, *told, _measured(system)))
-    titles = (title for title, *_ in _NUMBERS)
-    tell(data, (Section.of("Systems", rows, by_place("system", *titles, "measured?")),))

@@ -12,11 +12,10 @@ from typing import Annotated, Any
 import click
 
 from planner import io, models
-from planner.cli import flags as spec
-from planner.cli import inputs
-from planner.cli import printing as show
+from planner.cli import inputs, printing, spec
 from planner.cli.console import remark, settings, shown_paths, status_line, tell
-from planner.cli.interrupt import EXIT_STOPPED, stop_words
+from planner.cli.interrupt import EXIT_STOPPED
+from planner.report.base import Section, by_field
 from planner.trace import kineto, reading
 from planner.validation import intervals as held
 from planner.validation import steps, tasks
@@ -31,8 +30,7 @@ KINDS = {
     "transformers": "steps.transformers",
     "attention": "kernels.attention",
 }
-"""The kinds of published measurements; for each the module of :mod:`planner.validation`, and its
-function that returns the predictions."""
+"""The kinds of published measurements, and what of :mod:`planner.validation` predicts them."""
 
 
 @click.group(short_help="Compare predictions with measured systems.")
@@ -102,13 +100,13 @@ def published(what: Annotated[str, click.Choice(tuple(KINDS))] = "systems") -> N
     if KINDS[what]:
         module, name = KINDS[what].split(".")
         parts = getattr(importlib.import_module(f"planner.validation.{module}"), name)()
-        data: dict[str, Any] = {part.name: show.part_json(part) for part in parts}
-        tell(data, show.kind_sections(parts, everything=settings().verbose))
+        data: dict[str, Any] = {part.name: printing.part_json(part) for part in parts}
+        tell(data, printing.kind_sections(parts, everything=settings().verbose))
     else:
         found = steps.memory_of_steps()
         errors = steps.memory_errors(found)
         data = {"steps": found.to_dict("records"), "errors": errors.to_dict("index")}
-        tell(data, show.memory_sections(found, errors))
+        tell(data, printing.memory_sections(found, errors))
 
 
 @spec.command("How often 90 % intervals hold measurements.", command)
@@ -122,7 +120,13 @@ def intervals() -> None:
     found, pairs = held.coverages(), held.published_pairs()
     families = [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found]
     told = [{**asdict(p), "error_ratio": p.error_ratio} for p in pairs]
-    tell({"families": families, "pairs": told}, show.interval_sections(found, pairs))
+    inside = ("inside=coverage_ratio", "median width=width_ratio", "80 to 97 %=verdict")
+    never = by_field("measurements never fitted=family", "rows", *inside)
+    sections = (
+        Section.of("Coverage of 90 % intervals", found, never),
+        Section.of("Two plans on one system", pairs, by_field("first", "second", *printing.RATIOS)),
+    )
+    tell({"families": families, "pairs": told}, sections)
 
 
 class RunFlags(spec.Flags):
@@ -139,6 +143,8 @@ class RunFlags(spec.Flags):
         output: Write every run as CSV.
     """
 
+    rules = ("--codec excludes --models",)
+
     system: spec.File = None
     tasks: Annotated[int, click.IntRange(1, 1000)] = 10
     plans: Annotated[int, click.IntRange(2, 64)] = 8
@@ -147,14 +153,6 @@ class RunFlags(spec.Flags):
     models: Annotated[str, click.Choice(["dlrm", "transformer", "sequence"])] = "dlrm"
     codec: Annotated[str | None, click.Choice(["fp16", "bf16"])] = None
     output: spec.Folder = None
-
-    def check(self) -> None:
-        """Refuse more than one comparison."""
-        spec.refuse(
-            self.codec is not None and self.models != "dlrm",
-            f"--codec {self.codec} and --models {self.models} ask for different comparisons; keep "
-            "one of them",
-        )
 
 
 @spec.command("Train random models here and compare.", command)
@@ -169,7 +167,6 @@ def torchrec(flags: RunFlags) -> int:
     and written, and the exit code is 4.
     """
     inputs.require_torchrec("validate torchrec")
-    inputs.refuse_launcher("validate torchrec")
     with status_line("training") as progress:
         finished: list[tasks.Outcome] = []
         stopped_by = ""
@@ -178,20 +175,19 @@ def torchrec(flags: RunFlags) -> int:
         except KeyboardInterrupt as interrupt:
             if not finished:
                 raise
-            stopped_by = stop_words(interrupt)
+            stopped_by = str(interrupt) or "Ctrl-C"
     kinds = list(dict.fromkeys(o.skew for o in finished))
     outcomes = sorted(finished, key=lambda o: kinds.index(o.skew))
-    for note in filter(None, (show.foreign_note(outcomes), show.pace_note(outcomes))):
+    for note in filter(None, (printing.foreign_note(outcomes), printing.pace_note(outcomes))):
         remark(note)
-    found = {} if flags.codec else show.rankings(outcomes)
-    made = show.scores_section(found, outcomes)
+    found = {} if flags.codec else printing.rankings(outcomes)
+    made = printing.scores_section(found, outcomes)
     if flags.codec:
         title = f"Time with {flags.codec} exchanges over time with fp32"
-        made = show.pairs_section(outcomes, title)
-    scores = {name: show.as_row(ranking) for name, ranking in found.items()}
-    tell({"models": scores, "runs": outcomes}, (made,))
+        made = printing.pairs_section(outcomes, title)
+    tell({"models": found, "runs": outcomes}, (made,))
     if flags.output is not None:
-        for path in show.write_files(flags.output, outcomes, found):
+        for path in printing.write_files(flags.output, outcomes, found):
             remark(f"wrote {shown_paths((path,))}")
     if stopped_by:
         done = outcomes[-1].task + 1
@@ -214,7 +210,6 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[task
             topology,
             num_tasks=flags.tasks,
             num_plans=flags.plans,
-            seed=flags.seed,
             settings=RunSettings(seed=flags.seed),
             what=flags.codec or flags.models,
         ):
@@ -242,4 +237,4 @@ def trace(workload: Path, plan: Path, flags: spec.ProblemFlags, traces: tuple[Pa
             "CPU ranks: measured times other than those of lookups hold the profiler's own work, "
             "and those of exchanges also the time that a rank waits for others",
         )
-    tell(show.traces_json(measured, rows), show.trace_sections(measured, rows), told)
+    tell(printing.traces_json(measured, rows), printing.trace_sections(measured, rows), told)

@@ -1,7 +1,5 @@
 """Records every operator of a forward pass on fake tensors, and which ones a checkpoint repeats."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sys
@@ -10,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from traceback import walk_stack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -27,17 +25,14 @@ from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
 from planner.errors import refuse
 from planner.integrations.translate.private_names import cross_layers
-from planner.integrations.translate.settings import WORDS
+from planner.integrations.translate.settings import WORDS, said
 
 # ------------------ what an operator is
 
 _NO_WORK: Final = frozenset(WORDS["free"])
-"""Operators besides views that compute nothing on the device."""
 PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
 """Matrix products, with the position of the argument that is the left operand."""
 CONVOLUTION: Final = "convolution"
-SORTS: Final = ("topk", "sort", "argsort")
-"""Operators that sort as many elements as they return, or a little more."""
 KINDS: Final = {
     name: OperatorKind(kind) for kind, names in WORDS["operators"].items() for name in names
 }
@@ -68,13 +63,11 @@ def kind_of(func: Any) -> OperatorKind | None:
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> float:
     """Bytes of all elements; elements that an expanded tensor repeats count once."""
-    total = 0.0
-    for tensor in tensors:
-        distinct = math.prod(
-            n for n, step in zip(tensor.shape, tensor.stride(), strict=True) if step != 0
-        )
-        total += float(distinct * tensor.element_size())
-    return total
+    total = 0
+    for x in tensors:
+        distinct = (n for n, step in zip(x.shape, x.stride(), strict=True) if step != 0)
+        total += math.prod(distinct) * x.element_size()
+    return float(total)
 
 
 def data_type(tensor: torch.Tensor) -> DataType:
@@ -100,13 +93,11 @@ class Call(NamedTuple):
         return (defaults | dict(positional) | self.kwargs).get(name)
 
 
-Product = tuple[tuple[torch.Tensor, ...], dict[str, Any]]
-"""The operands of a matrix product or a fused attention, whose gradients are products again; and
-its kind, its shape, and whether it is causal."""
-
-
-def product_of(call: Call, path: str) -> Product | None:
+def product_of(call: Call, path: str) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]] | None:
     """An operator as a product; None for all others.
+
+    That is the operands of a matrix product or a fused attention, whose gradients are products
+    again; and its kind, its shape, and whether it is causal.
 
     A convolution is one of patches and filters: the input is ``[samples, channels, ...]``, the
     filters are ``[out, in / groups, ...]`` (in and out change places if it is transposed), and the
@@ -122,10 +113,7 @@ def product_of(call: Call, path: str) -> Product | None:
         if left.dtype is not right.dtype and name != "_scaled_mm":
             # No device runs it, though fake tensors do; scaled products may mix eight-bit numbers.
             types = [str(x.dtype).removeprefix("torch.") for x in (left, right)]
-            refuse(
-                f"{path}: PyTorch multiplies no {types[0]} by {types[1]}; make the inputs and the "
-                "parameters one type, or trace with --autocast as the model trains"
-            )
+            refuse(said("types of a product", path=path, types=types))
         is_batched = name in ("bmm", "baddbmm")
         shape = (int(left.shape[0]) if is_batched else 1, *left.shape[-2:], right.shape[-1])
         kind = OperatorKind.BATCHED_MATMUL if is_batched else OperatorKind.MATMUL
@@ -242,7 +230,7 @@ class Recorder(TorchDispatchMode):
         forward: the recorder of the forward pass, for a backward pass.
     """
 
-    def __init__(self, parameters: Iterable[torch.Tensor], forward: Recorder | None = None) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor], forward: Self | None = None) -> None:
         """Start with empty lists."""
         super().__init__()
         self._forward = forward
@@ -301,8 +289,7 @@ class Recorder(TorchDispatchMode):
         while places and self._listed[places[-1]].is_recomputed:
             places.pop()
         if not places:
-            words = "a checkpoint inside another computes operators more than once again: once"
-            self.remarks["nested"] = f"{words} counts"
+            self.remarks["nested"] = said("nested checkpoints")
             return
         place = places.pop()
         names = ("left_gradient", "right_gradient", "backward_bytes")
@@ -312,8 +299,7 @@ class Recorder(TorchDispatchMode):
     def results(self, outputs: list[torch.Tensor]) -> None:
         """Note from which ``outputs`` gradients start; other operators have no backward pass."""
         if self._parameters and not outputs:
-            words = "no result of the module has a gradient: no backward pass is listed"
-            self.remarks["no gradient"] = words
+            self.remarks["no gradient"] = said("no gradient")
         none: dict[str, Any] = dict(left_gradient=False, right_gradient=False)
         reached = reached_nodes(outputs)
         for place, node in self._nodes:
@@ -464,12 +450,13 @@ class Recorder(TorchDispatchMode):
             is_cast = any(_storage(x) in self._cast for x in operands)
             return Operator(dtype=data_type(operands[0]), is_cast=is_cast, **figures)
         if kind is None:
-            words = f"operator {func.namespace}.{name} is not known: it counts as the bytes it"
             counter = flop_registry.get(func.overloadpacket)
             flop = counter(*call.args, **call.kwargs, out_val=call.out) if counter else 0
             lost = f", and {flop:.3g} FLOP of it are not counted" if flop else ""
-            self.remarks.setdefault(name, f"{words} moves{lost}")
-        if name in SORTS:
+            self.remarks.setdefault(
+                name, said("unknown operator", operator=f"{func.namespace}.{name}", lost=lost)
+            )
+        if name in ("topk", "sort", "argsort"):  # which sort about as many as they return
             figures["num_sorted"] = int(made[0].numel())
         touched = made if kind is OperatorKind.GATHER else [*read, *made]
         largest = max(touched, key=torch.Tensor.numel)

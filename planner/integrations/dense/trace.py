@@ -1,14 +1,12 @@
 """Traces the dense part of any module as a list of operators, on fake tensors."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Final
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -24,10 +22,10 @@ from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
 from planner.errors import InvalidInputError, refuse
 from planner.integrations.dense.recorder import Recorder, bytes_of, data_type
+from planner.integrations.translate.settings import said
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseTrace:
+class DenseTrace(NamedTuple):
     """The result of a trace: the operators, and remarks."""
 
     operators: OperatorList
@@ -87,10 +85,8 @@ def trace_dense(
         raise
     except Exception as error:
         text = (str(error).strip().splitlines() or [""])[0]
-        refuse(
-            f"{type(module).__name__} cannot be traced on fake tensors: {type(error).__name__}: "
-            f"{text}; describe the dense part by dense.layers instead"
-        )
+        told = {"module": type(module).__name__, "kind": type(error).__name__, "text": text}
+        refuse(said("untraced", **told))
     before, after = recorder.operators(after=False), recorder.operators(after=True)
     if not found:
         before, after = [], before + after
@@ -119,7 +115,8 @@ def _changed(
         attention.set_fastpath_enabled(False)
         for owner in module.modules():
             for name, value in list(vars(owner).items()):
-                if name not in _OWN and any(map(_is_plain, tree_leaves(value))):
+                is_own = name in ("_parameters", "_buffers", "_modules")  # replaced by others
+                if not is_own and any(map(_is_plain, tree_leaves(value))):
                     stack.callback(vars(owner).update, {name: value})
                     vars(owner)[name] = mapped(value, lambda item: _faked(item, fake))
         for owner in tables.values():
@@ -198,10 +195,6 @@ def folded(operators: Sequence[Operator]) -> tuple[Operator, ...]:
     return tuple(found)
 
 
-_OWN = frozenset({"_parameters", "_buffers", "_modules"})
-"""Attributes of a module that hold what is replaced as parameters and buffers."""
-
-
 def _module_tensors(
     module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
 ) -> dict[str, torch.Tensor]:
@@ -217,11 +210,8 @@ def _module_tensors(
     ]
     if lazy:
         more = f" and {len(lazy) - 5} more" if len(lazy) > 5 else ""
-        refuse(
-            f"{type(module).__name__} has lazy layers that have not run, so that their sizes are "
-            f"not known: {', '.join(lazy[:5])}{more}; give their sizes, such as nn.Linear(in, "
-            "out), or run the model once before you return it"
-        )
+        layers = ", ".join(lazy[:5]) + more
+        refuse(said("lazy layers", module=type(module).__name__, layers=layers))
     prefixes = tuple(f"{path}." for path in without)
     made: dict[str, torch.Tensor] = {}
     with fake:

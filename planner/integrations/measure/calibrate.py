@@ -1,7 +1,5 @@
 """Calibrates this machine: from microbenchmarks of its ranks to a system file."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable
@@ -32,8 +30,7 @@ def measure_machine(effort: MeasuringEffort, *, world_size: int, seed: int) -> C
     """Run all microbenchmarks; lookups differ from rank to rank, which gives more points."""
     from planner.integrations.measure.microbench_cpu import measure_rank
 
-    own = effort.shared_by(world_size)
-    per_rank = run_on_ranks(measure_rank, world_size, own, seed)
+    per_rank = run_on_ranks(measure_rank, world_size, effort.shared_by(world_size), seed)
     return CalibrationPoints(
         lookups=tuple(p for points in per_rank for p in points.lookups),
         steps=tuple(
@@ -53,9 +50,8 @@ def measure_machine(effort: MeasuringEffort, *, world_size: int, seed: int) -> C
 
 def fit_here(points: CalibrationPoints, *, world_size: int, seed: int, effort: str) -> Calibration:
     """Fit the constants of this machine to what its ranks have measured."""
-    machine = machine_name()
     ranks = load_system("cpu_gloo", gpus=world_size, gpus_per_host=world_size)
-    constants, errors = fit_machine(points, caches(), ranks, machine=machine)
+    constants, errors = fit_machine(points, caches(), ranks, machine=machine_name())
     return Calibration(constants=constants, errors=errors, seed=seed, effort=effort)
 
 

@@ -4,8 +4,6 @@ The points are those of :mod:`costmodels.calibration.device`; docs/reference/for
 describes the rows. A point that fails is a row that says so, and the next one follows.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import time
@@ -18,7 +16,7 @@ from importlib.util import find_spec
 from itertools import count, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -50,17 +48,43 @@ class TimedCall(NamedTuple):
     is_held: bool
 
 
-class Cores:
-    """The core of this process; calls have ended when they return, so nothing is held."""
+class _Mark:
+    """A moment of a CPU core, in the place of an event of a GPU."""
 
-    def __init__(self) -> None:
-        """Take the CPU."""
-        self.device = torch.device("cpu")
+    def record(self) -> None:
+        self._at_s = time.perf_counter()
+
+    def query(self) -> bool:
+        return False
+
+    def elapsed_time(self, later: Self) -> float:
+        return 1e3 * (later._at_s - self._at_s)
+
+
+class Device:
+    """The core of this process, or a CUDA device: events on its stream, and a sleep that holds it.
+
+    Calls of a core have ended when they return, so that nothing is held there.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Take the device, such as ``cuda:0``; on CUDA time its sleep."""
+        self.device = torch.device(name)
+        self.on_gpu = self.device.type == "cuda"
+        self._hold_s, self._cycles_per_s = _HOLD_S, 0.0
+        for _ in range(2 * self.on_gpu):  # the second sleep counts
+            torch.cuda.set_device(self.device)
+            begun, ended = self._event(), self._event()
+            begun.record()
+            torch.cuda._sleep(_SLEEP_CYCLES)
+            ended.record()
+            self._synchronize()
+            self._cycles_per_s = _SLEEP_CYCLES / max(1e-3 * begun.elapsed_time(ended), US)
 
     @property
     def memory_bytes(self) -> float:
-        """Memory that points may use: that of the machine."""
-        return memory_bytes()
+        """Memory that points may use: what is free of a GPU's, or that of the machine."""
+        return float(torch.cuda.mem_get_info(self.device)[0]) if self.on_gpu else memory_bytes()
 
     def timed(
         self, steps: Sequence[Step], *, repeats: int, warm_up: int = 3, is_held: bool = True
@@ -74,54 +98,10 @@ class Cores:
             is_held: whether to keep the device from starting until the host has queued all steps.
                 Copies of pageable memory wait for the device and cannot be held.
         """
-        del is_held
-        times: list[list[float]] = []
-        for i in range(warm_up + repeats):
-            marks = [time.perf_counter()]
-            for step in steps:
-                step(i)
-                marks.append(time.perf_counter())
-            times.append([b - a for a, b in pairwise(marks)])
-        return TimedCall(each_s=tuple(zip(*times[warm_up:], strict=True)), is_held=True)
-
-    def tidy(self) -> None:
-        """Give freed memory back."""
-        gc.collect()
-
-    def facts(self) -> dict[str, Any]:
-        """What the first row of a file says of the device and its software."""
-        return {"cpu": machine_name(), **_software()}
-
-
-class Cuda(Cores):
-    """A CUDA device: events on its stream, and a sleep that holds it while the host queues."""
-
-    def __init__(self, index: int) -> None:
-        """Take the device and time its sleep."""
-        torch.cuda.set_device(index)
-        self.device = torch.device("cuda", index)
-        self._hold_s = _HOLD_S
-        for _ in range(2):  # the second sleep counts
-            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begun.record()
-            torch.cuda._sleep(_SLEEP_CYCLES)
-            ended.record()
-            torch.cuda.synchronize()
-        self._cycles_per_s = _SLEEP_CYCLES / max(1e-3 * begun.elapsed_time(ended), US)
-
-    @property
-    def memory_bytes(self) -> float:
-        """Memory that is free now."""
-        return float(torch.cuda.mem_get_info(self.device)[0])
-
-    def timed(
-        self, steps: Sequence[Step], *, repeats: int, warm_up: int = 3, is_held: bool = True
-    ) -> TimedCall:
-        """Seconds between events around each step; see the base class."""
         for i in range(warm_up):
             for step in steps:
                 step(i)
-        torch.cuda.synchronize(self.device)
+        self._synchronize()
         times, was_held, turns = [], is_held, count(warm_up)
         for _ in range(repeats):
             marks, queued_in_time = self._once(steps, next(turns), is_held=is_held)
@@ -134,54 +114,56 @@ class Cuda(Cores):
             self._hold_s = _HOLD_S
         return TimedCall(each_s=tuple(zip(*times, strict=True)), is_held=was_held)
 
-    def _once(
-        self, steps: Sequence[Step], turn: int, *, is_held: bool
-    ) -> tuple[list[torch.cuda.Event], bool]:
+    def _once(self, steps: Sequence[Step], turn: int, *, is_held: bool) -> tuple[list[Any], bool]:
         """Events around each step, and whether the host queued all before the first one began."""
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(steps) + 1)]
-        if is_held:
+        marks = [self._event() for _ in range(len(steps) + 1)]
+        if is_held and self.on_gpu:
             torch.cuda._sleep(int(self._hold_s * self._cycles_per_s))
         marks[0].record()
         for step, mark in zip(steps, marks[1:], strict=True):
             step(turn)
             mark.record()
         queued_in_time = not marks[0].query()
-        torch.cuda.synchronize(self.device)
+        self._synchronize()
         return marks, queued_in_time
 
+    def _event(self) -> Any:
+        return torch.cuda.Event(enable_timing=True) if self.on_gpu else _Mark()
+
+    def _synchronize(self) -> None:
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
+
     def tidy(self) -> None:
-        """Give freed memory back to the device."""
-        super().tidy()
+        """Give freed memory back."""
+        gc.collect()
         torch.cuda.empty_cache()
 
     def facts(self) -> dict[str, Any]:
-        """Device, driver and software."""
-        properties = torch.cuda.get_device_properties(self.device)
-        return {
-            "gpu": properties.name,
-            "sms": properties.multi_processor_count,
-            "mem": properties.total_memory,
-            "cuda": torch.version.cuda,
-            **_software(),
-        }
+        """What the first row of a file says of the device, its driver and its software.
 
-
-def _software() -> dict[str, Any]:
-    """Versions; that of NVIDIA's driver as its kernel module says, where there is one."""
-    found: dict[str, Any] = {
-        "torch": torch.__version__,
-        "measured": datetime.now(UTC).date().isoformat(),
-    }
-    for package, key in _PACKAGES.items():
-        with suppress(metadata.PackageNotFoundError):
-            found[key] = metadata.version(package)
-    if torch.cuda.is_available():
-        with suppress(OSError, StopIteration):
-            words = _DRIVER.read_text(encoding="utf-8").split()
-            found["driver"] = next(w for w in words if w[:1].isdigit() and "." in w)
-        if dist.is_nccl_available():
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return found
+        The version of NVIDIA's driver is what its kernel module says, where there is one.
+        """
+        found: dict[str, Any] = {"cpu": machine_name()}
+        if self.on_gpu:
+            properties = torch.cuda.get_device_properties(self.device)
+            found = {
+                "gpu": properties.name,
+                "sms": properties.multi_processor_count,
+                "mem": properties.total_memory,
+                "cuda": torch.version.cuda,
+            }
+        found |= {"torch": torch.__version__, "measured": datetime.now(UTC).date().isoformat()}
+        for package, key in _PACKAGES.items():
+            with suppress(metadata.PackageNotFoundError):
+                found[key] = metadata.version(package)
+        if torch.cuda.is_available():
+            with suppress(OSError, StopIteration):
+                words = _DRIVER.read_text(encoding="utf-8").split()
+                found["driver"] = next(w for w in words if w[:1].isdigit() and "." in w)
+            if dist.is_nccl_available():
+                found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        return found
 
 
 _FEW: Final = 8
@@ -205,7 +187,7 @@ _BROKEN: Final = ("CUDA error", "illegal memory access", "NCCL error")
 
 def measure_device(rank: int, world_size: int, job: designs.DeviceJob) -> None:
     """Measure as one of the ranks: collectives together, everything else by rank 0 alone."""
-    device = Cuda(rank) if job.kind == "cuda" else Cores()
+    device = Device(f"cuda:{rank}" if job.kind == "cuda" else job.kind)
 
     def add(row: designs.Row) -> None:
         """Append a row, so that it is on disk before the next point begins."""
@@ -228,11 +210,11 @@ def measure_device(rank: int, world_size: int, job: designs.DeviceJob) -> None:
 
 
 def _measurements(
-    device: Cores, rank: int, world_size: int, job: designs.DeviceJob
+    device: Device, rank: int, world_size: int, job: designs.DeviceJob
 ) -> Iterator[tuple[designs.Row, Callable[[], designs.Row]]]:
     """The points that this rank measures, as far as its device and software go, and how."""
     point: designs.Row
-    size, repeats, on_cpu = job.effort.size_ratio, job.effort.repeats, device.device.type == "cpu"
+    size, repeats = job.effort.size_ratio, job.effort.repeats
     for case in designs.exchange_points(world_size, size_ratio=size) if world_size > 1 else ():
         point = {
             "block": "collectives",
@@ -240,13 +222,13 @@ def _measurements(
             "ranks": world_size,
             "sent_bytes": list(case.sent_bytes),
             "kept_bytes": list(case.kept_bytes),
-            "backend": "gloo" if on_cpu else "nccl",
+            "backend": "nccl" if device.on_gpu else "gloo",
         }
         yield point, partial(_exchanged, device, case, rank, repeats)
     if rank > 0:
         return
     missing: dict[str, str] = {}
-    if on_cpu:
+    if not device.on_gpu:
         missing = dict.fromkeys(("uvm", "uvmc"), "CPU cores have no memory of their own")
     if find_spec("fbgemm_gpu") is None:
         missing = dict.fromkeys(designs.LOOKUP_BLOCKS, "fbgemm_gpu is not installed")
@@ -257,7 +239,7 @@ def _measurements(
         yield {"block": block}, partial(dict, error=error)
 
 
-def _kernel_gap(device: Cores, _: designs.Row, repeats: int) -> designs.Row:
+def _kernel_gap(device: Device, _: designs.Row, repeats: int) -> designs.Row:
     few = torch.zeros(_FEW, device=device.device)
 
     def run(_: int) -> None:
@@ -268,7 +250,7 @@ def _kernel_gap(device: Cores, _: designs.Row, repeats: int) -> designs.Row:
     return {"us_each": _us(median(seconds)) / designs.KERNELS_IN_A_ROW}
 
 
-def _host_call(device: Cores, row: designs.Row, _: int) -> designs.Row:
+def _host_call(device: Device, row: designs.Row, _: int) -> designs.Row:
     """A call of the host, issued back to back."""
     name = "eager_call_s" if row["what"] == designs.EAGER_CALL else "eager_pass_s"
     return {"wall_us": _us(getattr(measure_host(device.device), name))}
@@ -324,7 +306,7 @@ def _us(seconds: float) -> float:
     return float(f"{seconds / US:.6g}")
 
 
-def _copied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
+def _copied(device: Device, row: designs.Row, repeats: int) -> designs.Row:
     source = torch.ones(int(row["mb"]) * MIB // 4, device=device.device)
     target = torch.empty_like(source)
     steps: dict[str, Step] = {
@@ -334,23 +316,19 @@ def _copied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
     return _typical_us(device.timed([steps[row["what"]]], repeats=repeats), "us")
 
 
-def _linked(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
-    size, on_gpu = int(row["kb"]) * KIB, device.device.type == "cuda"
-    near = torch.empty(size, dtype=torch.uint8, pin_memory=bool(row["pinned"]) and on_gpu).fill_(7)
+def _linked(device: Device, row: designs.Row, repeats: int) -> designs.Row:
+    size, is_pinned = int(row["kb"]) * KIB, bool(row["pinned"])
+    near = torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned and device.on_gpu).fill_(7)
     far = torch.empty(size, dtype=torch.uint8, device=device.device)
     found = {}
     for name, target, source in (("h2d_us", far, near), ("d2h_us", near, far)):
-        copy = partial(_copy, target, source)
-        timed = device.timed([copy], repeats=repeats, is_held=bool(row["pinned"]))
+        steps = [lambda _, to=target, of=source: to.copy_(of, non_blocking=True)]
+        timed = device.timed(steps, repeats=repeats, is_held=is_pinned)
         found[name] = _us(median(timed.each_s[0]))
     return found
 
 
-def _copy(target: torch.Tensor, source: torch.Tensor, _: int) -> None:
-    target.copy_(source, non_blocking=True)
-
-
-def _multiplied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
+def _multiplied(device: Device, row: designs.Row, repeats: int) -> designs.Row:
     precision = row["prec"] if row["what"] == "gemm" else row["dtype"]
     m, inner, n = (row["n"],) * 3 if row["what"] == "gemm" else (row["M"], row["K"], row["N"])
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
@@ -364,7 +342,7 @@ def _multiplied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
         torch.set_float32_matmul_precision(before)
 
 
-def _looked_up(device: Cores, point: designs.Row, repeats: int) -> designs.Row:
+def _looked_up(device: Device, point: designs.Row, repeats: int) -> designs.Row:
     """Forward, and backward with the update, of one fused call."""
     from planner.integrations.measure.microbench_lookup import IndexSampler, fused_tables
 
@@ -404,11 +382,10 @@ def _looked_up(device: Cores, point: designs.Row, repeats: int) -> designs.Row:
 
     timed = device.timed([forward, backward], repeats=repeats, warm_up=warm_up)
     num_distinct = sum(int(torch.unique(x).numel()) for x in sets[0].reshape(point["T"], -1))
-    found = {"backend": "fbgemm", "uniq": num_distinct}
-    return {**found, **_typical_us(timed, "fwd_us", "bwd_us")}
+    return {"backend": "fbgemm", "uniq": num_distinct, **_typical_us(timed, "fwd_us", "bwd_us")}
 
 
-MEASURES: Final[dict[str, Callable[[Cores, designs.Row, int], designs.Row]]] = {
+MEASURES: Final[dict[str, Callable[[Device, designs.Row, int], designs.Row]]] = {
     designs.KERNEL_GAP: _kernel_gap,
     designs.EAGER_CALL: _host_call,
     designs.EAGER_PASS: _host_call,
@@ -422,7 +399,7 @@ MEASURES: Final[dict[str, Callable[[Cores, designs.Row, int], designs.Row]]] = {
 """What measures a point, from the device, the point and how often; by what the point says it is."""
 
 
-def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> designs.Row:
+def _exchanged(device: Device, case: CollectivePoint, rank: int, repeats: int) -> designs.Row:
     """The microseconds of one of several collectives that follow each other."""
     try:
         call, reason = collective_call(case, rank, device.device), ""

@@ -1,7 +1,5 @@
 """Runs a function on ranks of this machine: one pinned core and thread each, or one GPU each."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import time
@@ -11,14 +9,10 @@ from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from planner.errors import PlannerError
 from planner.support.processes import WorkerPool
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore
-
 
 Result = TypeVar("Result")
 
@@ -26,8 +20,6 @@ _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2), "MALLOC_TRIM_THRESH
 """Lets the C library keep freed buffers up to 32 MiB, so that iterations have no page faults."""
 _PATIENCE: Final = timedelta(minutes=2)
 _LOOPBACK: Final = "127.0.0.1"
-_NETWORK_THREADS = "gloo_tcp"
-_LOWEST_PRIORITY = 19
 
 
 NETWORK_QUANTILE = 0.1
@@ -36,7 +28,7 @@ time than in quiet moments is spinning."""
 _THREAD_CLOCK = 6
 """The number of Linux's processor clock of one thread; the thread's number is in higher bits."""
 _NETWORK_CLOCKS: list[int] = []
-_MEETINGS: list[tuple[TCPStore, int, Iterator[int]]] = []
+_MEETINGS: list[tuple[Any, int, Iterator[int]]] = []
 """A store that another process keeps, the number of ranks, and the numbers of their meetings."""
 
 
@@ -62,8 +54,8 @@ def calm_network_threads() -> None:
     _NETWORK_CLOCKS.clear()
     for task in Path("/proc/self/task").glob("*"):
         with suppress(OSError):
-            if (task / "comm").read_text().startswith(_NETWORK_THREADS):
-                os.setpriority(os.PRIO_PROCESS, int(task.name), _LOWEST_PRIORITY)
+            if (task / "comm").read_text().startswith("gloo_tcp"):
+                os.setpriority(os.PRIO_PROCESS, int(task.name), 19)  # the lowest priority
                 _NETWORK_CLOCKS.append(~int(task.name) << 3 | _THREAD_CLOCK)
 
 
@@ -124,31 +116,14 @@ def run_on_ranks(
 
 
 def _as_rank(call: bytes) -> Any:
-    """Join the group, call a function, and wait for the others."""
-    rank, world_size, port, on_gpus, job = pickle.loads(call)
-    _join_group(rank, world_size, port, on_gpus=on_gpus)
-    import torch
-    import torch.distributed as dist
-
-    # Only now: the function's module may import torch, whose threads inherit this rank's core.
-    function, arguments = pickle.loads(job)
-    result = function(rank, world_size, *arguments)
-    dist.all_reduce(torch.zeros(1))
-    return result
-
-
-def _join_group(rank: int, world_size: int, port: int, *, on_gpus: bool) -> None:
-    """Give the process its core or its GPU, and join the others.
+    """Take a core or a GPU, join the group, call a function, and wait for the others.
 
     A process on a core is pinned before it imports torch, so that torch's threads inherit the core.
     """
-    os.environ.update(
-        RANK=str(rank),
-        WORLD_SIZE=str(world_size),
-        LOCAL_RANK=str(rank),
-        LOCAL_WORLD_SIZE=str(world_size),
-        GLOO_SOCKET_IFNAME="lo",
-    )
+    rank, world_size, port, on_gpus, job = pickle.loads(call)
+    for prefix in ("", "LOCAL_"):  # all ranks are on this machine
+        os.environ |= {f"{prefix}RANK": str(rank), f"{prefix}WORLD_SIZE": str(world_size)}
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     if not on_gpus:
         os.environ["OMP_NUM_THREADS"] = "1"
         if hasattr(os, "sched_setaffinity"):
@@ -173,3 +148,8 @@ def _join_group(rank: int, world_size: int, port: int, *, on_gpus: bool) -> None
     _MEETINGS.append((stores[1], world_size, count()))
     dist.all_reduce(torch.zeros(1))  # by gloo, also where the group has NCCL
     calm_network_threads()
+    # Only now: the function's module may import torch.
+    function, arguments = pickle.loads(job)
+    result = function(rank, world_size, *arguments)
+    dist.all_reduce(torch.zeros(1))
+    return result

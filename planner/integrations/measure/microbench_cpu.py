@@ -1,7 +1,5 @@
 """Runs all microbenchmarks of one rank, while the other ranks run theirs."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -17,22 +15,18 @@ from torch.utils._pytree import tree_leaves
 
 from costmodels.calibration import points as designs
 from costmodels.calibration.fit_machine import CHAIN
-from costmodels.calibration.points import MeasuringEffort, OperatorPoint
 from costmodels.measured.cpu_constants import CpuKernel
 from planner.integrations.dense.trace import trace_dense
-from planner.integrations.measure import gloo_ranks
+from planner.integrations.measure import gloo_ranks, runs
 from planner.integrations.measure.device_rows import collective_call
 from planner.integrations.measure.microbench_lookup import measure_lookups
 from planner.integrations.measure.pace import Pace
-from planner.integrations.measure.runs import RunCase, RunSettings, TimedIteration, train_in_turns
 
 _TAKING_TURNS = 6
 """So many models or tables are in memory and take turns: each finds the others' data in caches."""
 _COLLECTIVE_PASSES = 4
 _COLLECTIVE_REPEATS = 5
 _COLLECTIVE_WARM_UP = 3
-_ITERATIONS, _WARM_UP = 7, 3
-"""Iterations of a block of a training step, and how many of them are not counted."""
 _KINDS = _COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", "operators"
 
 
@@ -54,7 +48,7 @@ def measure_rank(
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
             passed = pace.timed(_COLLECTIVES, _measure_collectives, raw, rank, pace)
             found[_COLLECTIVES].append(passed)
-        settings = RunSettings(effort.num_blocks, _ITERATIONS, _WARM_UP, seed + turn)
+        settings = runs.RunSettings(effort.num_blocks, iterations=7, warm_up=3, seed=seed + turn)
         for start in range(0, len(part), _TAKING_TURNS):
             some = [steps[i] for i in part[start : start + _TAKING_TURNS]]
             found[_STEPS] += pace.timed(
@@ -118,14 +112,15 @@ def _measure_steps(points: Sequence[designs.StepPoint], *job: Any) -> list[desig
 
     ``job`` are the other arguments of :func:`train_in_turns`.
     """
-    log = train_in_turns([RunCase(workload=p.workload, plan=p.plan) for p in points], *job)
+    cases = [runs.RunCase(workload=p.workload, plan=p.plan) for p in points]
+    log = runs.train_in_turns(cases, *job)
     return [
         replace(point, stages_s=(_quiet([i for i in log if i.plan == k]),))
         for k, point in enumerate(points)
     ]
 
 
-def _quiet(iterations: Sequence[TimedIteration]) -> tuple[float, ...]:
+def _quiet(iterations: Sequence[runs.TimedIteration]) -> tuple[float, ...]:
     """Median seconds of each stage, plus those of network threads in quiet moments."""
     own = np.median([i.stages_s for i in iterations], axis=0)
     network = np.array([i.network_s for i in iterations])
@@ -180,30 +175,29 @@ class _Chain(nn.Module):
 
     def __init__(self, width: int, count: int, length: int, rng: Random) -> None:
         super().__init__()
-        self.multiplied = 0.0
-        self._steps = nn.ModuleList()
-        for _ in range(count):
-            step, width = self._step(str(rng.choice(_CHAINED)), width, length, rng)
+        self.multiplied, self._steps = 0.0, nn.ModuleList()
+        for name in rng.choice(_CHAINED, count).tolist():
+            step: nn.Module
+            if name == "linear" or (name in ("attention", "mix") and length == 1):
+                wide = _fours(rng, 16, 768)
+                self.multiplied += width * wide
+                step, width = nn.Linear(width, wide), wide
+            elif name == "norm":
+                step = nn.LayerNorm(width)
+            elif name in ("attention", "mix"):
+                self.multiplied += 2 * width * length
+                fitting = [h for h in _HEADS if width % h == 0 and width // h >= _LEAST_HEAD]
+                causal = bool(rng.random() < 0.5) if name == "attention" else None
+                of: dict[str, Any] = {"heads": int(rng.choice(fitting)), "is_causal": causal}
+                step = _Function(partial(_attended, **of))
+            elif name == "cat" and 2 * width <= 768:
+                step, width = _Function(lambda x: torch.cat([x, x], dim=-1)), 2 * width
+            elif name in ("add", "mul"):
+                step = _WithEarlier(_OF_TWO[name])
+            else:
+                chosen = str(rng.choice(_ACTIVATIONS)) if name == "act" else "dropout"
+                step = _Function(_OF_ONE[chosen])
             self._steps.append(step)
-
-    def _step(self, name: str, width: int, length: int, rng: Random) -> tuple[nn.Module, int]:
-        if name == "linear" or (name in ("attention", "mix") and length == 1):
-            wide = _fours(rng, 16, 768)
-            self.multiplied += width * wide
-            return nn.Linear(width, wide), wide
-        if name == "norm":
-            return nn.LayerNorm(width), width
-        if name in ("attention", "mix"):
-            self.multiplied += 2 * width * length
-            fitting = [h for h in _HEADS if width % h == 0 and width // h >= _LEAST_HEAD]
-            fused = (bool(rng.random() < 0.5),) if name == "attention" else ()
-            return _Attention(int(rng.choice(fitting)), *fused), width
-        if name == "cat" and 2 * width <= 768:
-            return _Function(lambda x: torch.cat([x, x], dim=-1)), 2 * width
-        if name in ("add", "mul"):
-            return _WithEarlier(_OF_TWO[name]), width
-        chosen = str(rng.choice(_ACTIVATIONS)) if name == "act" else "dropout"
-        return _Function(_OF_ONE[chosen]), width
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         earlier: dict[int, torch.Tensor] = {}
@@ -219,22 +213,18 @@ class _WithEarlier(_Function):
     """A function of the last operator's result and of an earlier operator's input."""
 
 
-class _Attention(nn.Module):
-    """Attention between all positions: fused (causal or not), or operator by operator."""
+_attend: Final = functional.scaled_dot_product_attention
 
-    def __init__(self, heads: int, is_causal: bool | None = None) -> None:  # noqa: FBT001
-        super().__init__()
-        self._heads, self._is_causal = heads, is_causal
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        own = x.reshape(batch, length, self._heads, -1).transpose(1, 2)
-        if self._is_causal is None:
-            met = torch.softmax(own @ own.transpose(-1, -2), dim=-1) @ own
-        else:
-            attend = functional.scaled_dot_product_attention
-            met = attend(own, own, own, is_causal=self._is_causal)
-        return met.transpose(1, 2).reshape(batch, length, width)
+def _attended(x: torch.Tensor, *, heads: int, is_causal: bool | None) -> torch.Tensor:
+    """Attention between all positions: fused (causal or not), or operator by operator if None."""
+    batch, length, width = x.shape
+    own = x.reshape(batch, length, heads, -1).transpose(1, 2)
+    if is_causal is None:
+        met = torch.softmax(own @ own.transpose(-1, -2), dim=-1) @ own
+    else:
+        met = _attend(own, own, own, is_causal=is_causal)
+    return met.transpose(1, 2).reshape(batch, length, width)
 
 
 _ACTIVATIONS: Final = ("gelu", "silu", "relu", "tanh", "sigmoid")
@@ -243,20 +233,16 @@ _CHAINED: Final = (
     *("add", "mul", "drop", "attention", "mix", "cat"),
 )
 """Operators of a chain, by how often they come."""
-_OF_ONE: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
-    "relu": torch.relu,
-    "gelu": functional.gelu,
-    "silu": functional.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "exp": torch.exp,
-    "square": torch.square,
+_OF_ONE: Final[dict[str, Callable[..., torch.Tensor]]] = {
+    **{
+        name: getattr(torch, name) for name in ("relu", "sigmoid", "tanh", "exp", "square", "clone")
+    },
+    **{name: getattr(functional, name) for name in ("gelu", "silu")},
     "scale": lambda x: x * 0.3,
     "divide": lambda x: x / 7.0,
     "dropout": lambda x: functional.dropout(x, 0.1),
     "_softmax": lambda x: torch.softmax(x, dim=-1),
     "_log_softmax": lambda x: torch.log_softmax(x, dim=-1),
-    "clone": torch.clone,
     "row sums": lambda x: x.sum(dim=1),
     "column sums": lambda x: x.sum(dim=0),
     "means": lambda x: x.mean(dim=-1, keepdim=True),
@@ -266,9 +252,7 @@ _OF_ONE: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "largest": lambda x: x[:, :8].t().topk(max(1, x.shape[0] // 4), dim=-1)[0],
 }
 _OF_TWO: Final[dict[str, Callable[..., torch.Tensor]]] = {
-    "add": torch.add,
-    "mul": torch.mul,
-    "sub": torch.sub,
+    **{name: getattr(torch, name) for name in ("add", "mul", "sub")},
     "add a row": lambda x, y: x + y[0],
     "mul by a column": lambda x, y: x * y[:, :1],
     "cat": lambda *x: torch.cat(x, dim=-1),
@@ -295,11 +279,10 @@ def _embedding(rng: Random, rows: int, columns: int) -> tuple[Any, ...]:
     return nn.Embedding(held, columns), torch.randint(0, held, (rows,))
 
 
-def _by_index(
-    function: Callable[..., torch.Tensor], _: Random, rows: int, columns: int
-) -> tuple[Any, ...]:
+def _by_index(function: Callable[..., torch.Tensor], rng: Random) -> Snippet:
     """A function of a matrix and of the row that each of its rows comes from or goes to."""
-    return function, torch.randn(rows, columns), torch.randint(0, rows, (rows,))
+    rows, columns = _matrix(rng)
+    return _needing_gradients(function, torch.randn(rows, columns), torch.randint(rows, (rows,)))
 
 
 def _linear(rng: Random) -> Snippet:
@@ -338,29 +321,26 @@ def _batched(rng: Random) -> Snippet:
     return _needing_gradients(torch.bmm, *pair)
 
 
-def _scores(rng: Random) -> Snippet:
+def _on_heads(function: Callable[..., torch.Tensor], count: int, rng: Random) -> Snippet:
+    """A function of so many tensors of :func:`_heads` of one size."""
     query = _heads(rng)
-    return _needing_gradients(lambda x, y: x @ y.transpose(-1, -2), query, torch.randn_like(query))
-
-
-def _fused(rng: Random) -> Snippet:
-    attend, query = functional.scaled_dot_product_attention, _heads(rng)
-    function = partial(attend, is_causal=bool(rng.random() < 0.5))
-    return _needing_gradients(function, query, torch.randn_like(query), torch.randn_like(query))
+    others = (torch.randn_like(query) for _ in range(count - 1))
+    return _needing_gradients(function, query, *others)
 
 
 SINGLES: Final[dict[str, tuple[int, Callable[[Random], Snippet]]]] = {
     "linear": (8, _linear),
     "narrow linear": (2, partial(_of_matrix, _narrow_linear)),
     "batched": (3, _batched),
-    "scores": (2, _scores),
-    "attention": (3, _fused),
+    "scores": (2, partial(_on_heads, lambda x, y: x @ y.transpose(-1, -2), 2)),
+    "attention": (2, partial(_on_heads, _attend, 3)),
+    "causal attention": (1, partial(_on_heads, partial(_attend, is_causal=True), 3)),
     "norm": (3, partial(_of_matrix, lambda _, n, m: (nn.LayerNorm(m), torch.randn(n, m)))),
     "pairs": (1, _pairs),
     "embedding": (1, partial(_of_matrix, _embedding)),
-    **{name: (1, partial(_of_matrix, partial(_by_index, f))) for name, f in _BY_INDEX.items()},
+    **{name: (1, partial(_by_index, f)) for name, f in _BY_INDEX.items()},
     **{name: (1, partial(_on_matrices, function, 2)) for name, function in _OF_TWO.items()},
-    "heads": (1, lambda rng: _needing_gradients(torch.Tensor.contiguous, _heads(rng))),
+    "heads": (1, partial(_on_heads, torch.Tensor.contiguous, 1)),
     **{
         name: (2 if name == "_softmax" else 1, partial(_on_matrices, function, 1))
         for name, function in _OF_ONE.items()
@@ -411,7 +391,7 @@ _IN_A_ROW = 8
 """This many operators in a row are taken as measured at one moment."""
 
 
-def operator_groups(effort: MeasuringEffort) -> list[list[str]]:
+def operator_groups(effort: designs.MeasuringEffort) -> list[list[str]]:
     """The names of the operators to measure, every kind in turn, and of chains of them.
 
     A pass that measures every n-th group has operators of all kinds, and chains.
@@ -424,7 +404,7 @@ def operator_groups(effort: MeasuringEffort) -> list[list[str]]:
 
 def measure_operators(
     names: Sequence[str], rng: np.random.Generator, pace: Pace
-) -> list[OperatorPoint]:
+) -> list[designs.OperatorPoint]:
     """Measure operators or chains with random sizes; those without an operator are left out.
 
     Args:
@@ -441,7 +421,7 @@ def measure_operators(
         passes = zip(
             ("forward_s", "backward_s", "update_s"), timed_passes(module, inputs), strict=True
         )
-        found.append(OperatorPoint(name=name, operators=operators, **dict(passes)))
+        found.append(designs.OperatorPoint(name=name, operators=operators, **dict(passes)))
         pace.read()
     return [point for point in found if point.operators]
 

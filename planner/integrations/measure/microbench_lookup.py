@@ -1,7 +1,5 @@
 """Draws batches of indices, and times FBGEMM's table-batched lookups, table by table."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

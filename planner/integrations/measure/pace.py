@@ -1,7 +1,5 @@
 """Measures how slow the machine is at a moment, by timing the same work again and again."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from itertools import cycle

@@ -1,12 +1,10 @@
 """Reads indices of ``torch.save``: FBGEMM's (indices, offsets, lengths), KeyedJaggedTensors."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, final
@@ -20,8 +18,6 @@ from planner.profiling import readers
 from planner.support.files import once_per_version
 
 _SUFFIXES: Final = (".pt", ".pth", ".pt.gz", ".pth.gz")
-_ZIP_MAGIC: Final = b"PK\x03\x04"
-_KJT_MODULE: Final = "torchrec.sparse.jagged_tensor"
 _SHAPES: Final = (
     "a KeyedJaggedTensor, a mapping with keys, values and lengths, a tuple (indices, offsets, "
     "lengths) with lengths [tables, batch], or a list of these"
@@ -44,42 +40,37 @@ class TorchReader(readers.AbstractReader):
         """Whether it has the format's name, or is a zip archive with a pickle."""
         if path.name.endswith(_SUFFIXES):
             return True
-        return head.startswith(_ZIP_MAGIC) and b"data.pkl" in head[:256]
+        return head.startswith(b"PK\x03\x04") and b"data.pkl" in head[:256]
 
-    def feature_names(self, path: Path) -> tuple[str, ...]:
-        """The keys of the first batch."""
-        return tuple(_load(path)[0].features)
-
-    def can_seek(self, path: Path) -> bool:
-        """A file is read as a whole."""
-        del path
-        return False
-
-    def num_samples(self, path: Path) -> int:
-        """The number of samples of all batches."""
-        return sum(chunk.num_samples for chunk in _load(path))
+    def look(self, path: Path) -> readers.Source:
+        """The keys of the first batch, and the samples of all; a file is read as a whole."""
+        chunks = _load(path)
+        num_samples = sum(chunk.batch.num_rows for chunk in chunks)
+        names = tuple(chunks[0].batch.schema.names)
+        return readers.Source(path, self, names, num_samples, can_seek=False)
 
     def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[readers.Chunk]:
         """All samples, batch by batch."""
         del block
         for chunk in _load(path):
-            yield replace(chunk, features={name: chunk.features[name] for name in names})
+            yield chunk._replace(batch=chunk.batch.select([*names]))
 
 
 @once_per_version(num_kept=2)
 def _load(path: Path) -> tuple[readers.Chunk, ...]:
     """The batches of a file, kept because its names are needed before it is read."""
     content = _unpickle(path)
-    items = content if _is_batches(content) else [content]
+    is_list = isinstance(content, list | tuple) and bool(content) and not _is_tensor(content[-1])
+    items = content if is_list else [content]
     chunks = tuple(
         _chunk(item, f"{path}: batch {i}" if len(items) > 1 else str(path))
         for i, item in enumerate(items)
     )
-    if not sum(chunk.num_samples for chunk in chunks):
+    if not sum(chunk.batch.num_rows for chunk in chunks):
         refuse(f"{path}: holds no samples")
-    names = set(chunks[0].features)
+    names = set(chunks[0].batch.schema.names)
     for i, chunk in enumerate(chunks):
-        if set(chunk.features) != names:
+        if set(chunk.batch.schema.names) != names:
             refuse(f"{path}: batch {i} has other features than the first one")
     return chunks
 
@@ -113,13 +104,9 @@ def _unpickle(path: Path) -> Any:
 
 def _jagged_tensor(path: Path) -> Any:
     try:
-        return importlib.import_module(_KJT_MODULE).KeyedJaggedTensor
+        return importlib.import_module("torchrec.sparse.jagged_tensor").KeyedJaggedTensor
     except (ImportError, OSError) as error:
         refuse(f"{path}: needs torchrec, if it holds a KeyedJaggedTensor: {error}")
-
-
-def _is_batches(content: Any) -> bool:
-    return isinstance(content, list | tuple) and bool(content) and not _is_tensor(content[-1])
 
 
 def _is_tensor(value: Any) -> bool:
@@ -157,7 +144,7 @@ def _chunk(item: Any, where: str) -> readers.Chunk:
     features = {
         key: readers.bags(flat[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)
     }
-    chunk = readers.Chunk(int(lengths.shape[1]), features, where)
+    chunk = readers.Chunk(readers.arrow().RecordBatch.from_pydict(features), where)
     readers.check_indices(chunk)
     return chunk
 

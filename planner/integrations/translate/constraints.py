@@ -1,7 +1,5 @@
 """Turns what TorchRec's constraints and sharders allow for tables into our constraints."""
 
-from __future__ import annotations
-
 import glob
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +10,7 @@ from typing import Final
 import torch
 from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption, Topology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder
 from torchrec.distributed.types import ShardingType as TorchrecShardingType
@@ -23,11 +20,9 @@ from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddi
 from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.integrations.translate import pricing, reading, settings
 from planner.integrations.translate import private_names as private
-from planner.integrations.translate import reading, settings
-from planner.integrations.translate.pricing import planned_as
 from planner.integrations.translate.reading import ModelDescription, ShardableTable
-from planner.integrations.translate.settings import WorkloadHints
 from planner.options import torchrec_rules
 from planner.options.enumeration import without_types
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
@@ -36,7 +31,6 @@ logger: Final = logging.getLogger(__name__)
 
 Pair = tuple[ShardingType, ComputeKernel]
 Legal = dict[ShardingType, tuple[ComputeKernel, ...]]
-Given = Mapping[str, ParameterConstraints]
 
 OUR_DEVICE: Final = {"cuda": "cuda", "cpu": "cpu", "mtia": "cuda"}
 """For each of TorchRec's devices the one whose rules hold there."""
@@ -67,7 +61,7 @@ def table_constraints(
         if entry.tower is not None:
             towers.setdefault(entry.tower, []).append(glob.escape(table.name))
         if entry.key_value is not None:
-            given = planned_as(entry.key_value, given, float(table.weight_bytes), world_size)
+            given = pricing.planned_as(entry.key_value, given, table.weight_bytes, world_size)
         elif has_key_values and not given.compute_kernels:
             # Tables of one kernel share a launch, but none with key-value tables, which are priced
             # as those of this kernel.
@@ -103,8 +97,12 @@ def _one_table(
     table, sharder, least = entry.table, entry.sharder, given.min_partition
     if least is not None and (not isinstance(least, Integral) or least < 0):
         refuse(f"min_partition must be a whole number of columns, 1 or more, got {least!r}")
-    left = dict.fromkeys(map(_our_pair, allowed_pairs(sharder, given, compute_device)))
-    pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
+    left = dict.fromkeys(
+        (ShardingType(kind), settings.our_kernel(kernel))
+        for kind, kernel in allowed_pairs(sharder, given, compute_device)
+        if kind in legal and kernel not in settings.KEY_VALUE_KERNELS
+    )
+    pairs = [(kind, kernel) for kind, kernel in left if kernel in legal[kind]]
     if not pairs:
         runs = _listed((str(kind), str(k)) for kind, kernels in legal.items() for k in kernels)
         offers = _listed(offered_pairs(sharder, compute_device))
@@ -163,14 +161,6 @@ def allowed_pairs(
         for kind, kernel in offered_pairs(sharder, compute_device)
         if (kind in types if types else kind not in guarded) and (not kernels or kernel in kernels)
     ]
-
-
-def _our_pair(pair: tuple[str, str]) -> Pair | None:
-    """The pair as our types; None for kernels and types that our plans do not use."""
-    try:
-        return ShardingType(pair[0]), settings.our_kernel(pair[1])
-    except ValueError:
-        return None
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> str:
@@ -233,15 +223,13 @@ def _listed_by(
             if limit.allows_pair(kind, kernel) and (str(kind), kernel) in offered
         ]
         if not pairs:
-            refuse(
-                f"table {entry.table.name!r}: the enumerator lists no option that can be planned"
-            )
+            refuse(settings.said("enumerator", table=entry.table))
         tables.append(_only(limit, pairs))
     return replace(constraints, tables=tuple(tables))
 
 
 def search_limits(
-    model: ModelDescription, topology: TorchrecTopology, options: Sequence[ShardingOption] | None
+    model: ModelDescription, topology: Topology, options: Sequence[ShardingOption] | None
 ) -> Constraints:
     """The limits of each table without sharding types that TorchRec's runtime cannot train.
 
@@ -300,8 +288,8 @@ _NAMES: Final = {str(k.value) for k in (*TorchrecShardingType, *EmbeddingCompute
 
 def table_warnings(
     found: Sequence[ShardableTable],
-    given: Given,
-    hints: WorkloadHints,
+    given: Mapping[str, ParameterConstraints],
+    hints: settings.WorkloadHints,
     batch_size: int,
     device: str,
 ) -> list[str]:

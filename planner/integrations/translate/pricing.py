@@ -20,12 +20,10 @@ outputs in the type that the constraint of a table names, or else in the type of
 weights; and it does not see an optimizer that is set among ``fused_params``.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -47,14 +45,10 @@ from costmodels.torchrec_estimates import TorchrecMachine, TorchrecShard, Torchr
 from costmodels.units import GIB, MIB
 from costmodels.workload import Optimizer, Workload
 from planner.errors import refuse, refuse_any
+from planner.integrations.translate import settings
 from planner.integrations.translate.private_names import reserved_sizes
-from planner.integrations.translate.reading import TableSource
-from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting, said
+from planner.integrations.translate.reading import KeyValueTable, ModelDescription, TableSource
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
-
-ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
-"""The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
-first of these is used if no constraint names another."""
 
 MOST_ROWS: Final = 2**48
 """A table is priced with at most this many rows; virtual tables can have up to 2^63 ids."""
@@ -63,23 +57,6 @@ _LEAST_RATIO: Final = 1e-12
 _MOST_RATIO: Final = 0.99
 _SSD_BYTES_PER_S: Final = SSD_MEM_BW * 1e3
 _SSD_SLOWDOWN: Final = HBM_TO_DDR_MEM_BW / SSD_MEM_BW
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyValueTable:
-    """How a key-value table is run: its kernel, and the cache of each shard on its device.
-
-    ``num_buckets`` is set for virtual tables with buckets, which must not be cut.
-    """
-
-    kernel: str
-    cache_bytes: float
-    num_buckets: int | None = None
-
-    @property
-    def is_virtual(self) -> bool:
-        """Whether rows exist only after their ids were seen."""
-        return self.kernel in VIRTUAL
 
 
 def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable | None:
@@ -99,27 +76,23 @@ def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable |
     config, limit, parameter = source.config, source.limit, source.parameter
     virtual = bool(getattr(config, "use_virtual_table", False))
     asked = [str(k) for k in limit.compute_kernels or ()]
-    if not virtual and (not asked or any(k not in KEY_VALUE_KERNELS for k in asked)):
+    if not virtual and (not asked or any(k not in settings.KEY_VALUE_KERNELS for k in asked)):
         return None
-    wanted, rows = VIRTUAL if virtual else (ON_SSD,), int(parameter.shape[0])
+    wanted, rows = settings.VIRTUAL if virtual else (settings.ON_SSD,), int(parameter.shape[0])
     kernel = next((k for k in asked or wanted if k in wanted), None)
     buckets = getattr(config, "total_num_buckets", None) if virtual else None
+    told = {"asked": asked, "kernel": kernel, "device": compute_device}
+    told |= {"types": limit.sharding_types, "rows": rows, "buckets": buckets}
     wrong = {
-        f"compute_kernels {asked} do not run this kind of table: a virtual table needs one of "
-        f"{', '.join(VIRTUAL)}, any other {ON_SSD}": kernel is None,
-        f"kernel {kernel} exists on cuda only, got device {compute_device}": (
-            compute_device != "cuda"
-        ),
-        f"virtual tables are sharded row_wise only, got sharding_types {limit.sharding_types}; "
-        "add row_wise": virtual and "row_wise" not in (limit.sharding_types or ["row_wise"]),
-        f"num_embeddings {rows} is no multiple of total_num_buckets {buckets}": (
-            buckets and rows % buckets
-        ),
+        "kernels of key values": kernel is None,
+        "key values on cuda": compute_device != "cuda",
+        "types of virtual tables": virtual and "row_wise" not in (told["types"] or ["row_wise"]),
+        "rows of buckets": buckets and rows % buckets,
     }
-    refuse_any([message for message, is_wrong in wrong.items() if is_wrong])
+    refuse_any([settings.said(name, **told) for name, is_wrong in wrong.items() if is_wrong])
     params = limit.key_value_params
     cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * MIB)
-    ratio = fused_setting(source.sharder, "cache_load_factor") or KV_CACHING_RATIO
+    ratio = settings.fused_setting(source.sharder, "cache_load_factor") or KV_CACHING_RATIO
     weight_bytes = math.ceil(rows * ratio * parameter.element_size() * parameter.shape[1])
     return KeyValueTable(
         kernel=str(kernel), cache_bytes=min(cache_bytes, float(weight_bytes)), num_buckets=buckets
@@ -133,7 +106,7 @@ def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
         InvalidInputError: there are such tables; the message names the first ones.
     """
     if found:
-        refuse(said("key values", what=what, names=[*found][:5]))
+        refuse(settings.said("key values", what=what, names=[*found][:5]))
 
 
 def planned_as(
@@ -169,23 +142,21 @@ class KeyValuePipeline(CostPipeline):
         topology: Topology,
         models: CostModels | None = None,
         *,
-        key_values: Mapping[str, KeyValueTable] | None = None,
-        knows_optimizer: bool = True,
+        model: ModelDescription,
         rating: TorchrecPricing | None = None,
     ) -> None:
-        """Keep the arguments of :class:`CostPipeline`, and three more.
+        """Keep the arguments of :class:`CostPipeline`, and two more.
 
         Args:
             workload: the tables.
             topology: the system.
             models: the cost models.
-            key_values: the key-value tables, by their names in the workload.
-            knows_optimizer: whether the cost of each table's optimizer is known.
+            model: what is known of its tables: which are key-value tables, and whether the cost of
+                each table's optimizer is known.
             rating: how TorchRec reads the tables, if memory is to be counted as it does.
         """
         super().__init__(workload, topology, models)
-        self.key_values = dict(key_values or {})
-        self.knows_optimizer = knows_optimizer
+        self.key_values, self.knows_optimizer = model.key_values, model.knows_optimizer
         self._theirs = None if rating is None else rating(workload, topology, self.models)
 
     @cached_property
@@ -240,7 +211,7 @@ class KeyValuePipeline(CostPipeline):
             return self.sampled_times(Plan(placements=tuple(placed)))
 
         cached, missed = run_as(ComputeKernel.FUSED), run_as(ComputeKernel.FUSED_UVM)
-        on_ssd = any(k.kernel != VIRTUAL[0] for k in self.key_values.values())
+        on_ssd = any(k.kernel != settings.VIRTUAL[0] for k in self.key_values.values())
         slowest = cached + (missed - cached) * (_SSD_SLOWDOWN if on_ssd else 1.0)
         ssd_s = self._ssd_s(plan)
         slower = replace(time, time_s=time.time_s + ssd_s, high_s=time.high_s + 2.0 * ssd_s)
@@ -262,7 +233,7 @@ class KeyValuePipeline(CostPipeline):
         seconds, batch = np.zeros(world_size), workload.batch_size_per_rank * world_size
         for placed in plan.placements:
             kept = self.key_values.get(placed.table)
-            if kept is None or kept.kernel not in (ON_SSD, "ssd_virtual_table"):
+            if kept is None or kept.kernel not in (settings.ON_SSD, "ssd_virtual_table"):
                 continue  # or there is host memory before the SSD
             table = workload.table(placed.table)
             rows, ids = float(table.num_embeddings), batch * table.pooling_factor
@@ -305,8 +276,7 @@ def _only_cache(
 
 
 MARGIN_RATIO: Final = 0.15
-"""Share of device memory kept free if no storage reservation is given (TorchRec 1.8, planners.py).
-"""
+"""Share of device memory kept free if no storage reservation is given (as in TorchRec 1.8)."""
 
 
 def _with_memory(work: FloatArray, theirs: FloatArray) -> FloatArray:

@@ -4,8 +4,6 @@ A test makes a real object for each function and fails where a new version has r
 (``tests/integration/translate/test_private_names.py``); otherwise plans would change in silence.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from torch import nn
@@ -57,11 +55,9 @@ def cross_layers(net: nn.Module) -> tuple[int, int] | None:
     return int(net._num_layers), int(net._low_rank)
 
 
-def reserved_sizes(
-    reservation: torchrec_types.StorageReservation,
-) -> tuple[float | None, float | None]:
+def reserved_sizes(reservation: object) -> tuple[float | None, ...]:
     """Bytes, or the share of each device, that a reservation keeps; None where it has neither."""
-    return tuple(getattr(reservation, n, None) for n in ("_hbm_reserved_bytes", "_percentage"))  # type: ignore[return-value]
+    return tuple(getattr(reservation, n, None) for n in ("_hbm_reserved_bytes", "_percentage"))
 
 
 def topology_setting(topology: torchrec_types.Topology, name: str, default: float) -> float:

@@ -1,13 +1,11 @@
 """Reads what modules, sharders and constraints say of tables: features, codecs, optimizers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -28,18 +26,9 @@ from costmodels.training.communication import Codec, Codecs, Communication, Prec
 from costmodels.workload import Feature, Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.integrations.translate import private_names as private
-from planner.integrations.translate.settings import (
-    NO_LIMIT,
-    WORDS,
-    data_type_of,
-    fused_setting,
-    said,
-)
+from planner.integrations.translate import settings
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import Constraints
-
-if TYPE_CHECKING:
-    from planner.integrations.translate.pricing import KeyValueTable
 
 
 @dataclass(frozen=True)
@@ -81,10 +70,26 @@ class TableSource:
             InvalidInputError: that is no type of outputs.
         """
         if self.limit.output_dtype is not None:
-            return data_type_of(self.limit.output_dtype, "output_dtype")
-        chosen = fused_setting(self.sharder, "output_dtype")
+            return settings.data_type_of(self.limit.output_dtype, "output_dtype")
+        chosen = settings.fused_setting(self.sharder, "output_dtype")
         name = "fused_params['output_dtype']"
-        return nouns.DataType.FP32 if chosen is None else data_type_of(chosen, name)
+        return nouns.DataType.FP32 if chosen is None else settings.data_type_of(chosen, name)
+
+
+class KeyValueTable(NamedTuple):
+    """How a key-value table is run: its kernel, and the cache of each shard on its device.
+
+    ``num_buckets`` is set for virtual tables with buckets, which must not be cut.
+    """
+
+    kernel: str
+    cache_bytes: float
+    num_buckets: int | None = None
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether rows exist only after their ids were seen."""
+        return self.kernel in settings.VIRTUAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +167,7 @@ def features_of(
     indices = [float(p) * n * b / batch_size for p, n, b in zip(*repeated, strict=True)]
     if max(indices) > MOST_INDICES:
         told = {"indices": max(indices), "batch_size": batch_size, "most": MOST_INDICES}
-        refuse(said("many indices", **told))
+        refuse(settings.said("many indices", **told))
     if count != len(names):
         indices = [sum(indices) / len(names)] * len(names)
     return tuple(Feature(name=n, pooling_factor=i) for n, i in zip(names, indices, strict=True))
@@ -213,10 +218,10 @@ def torchrec_inputs(entry: ShardableTable, batch_size: int) -> TorchrecInputs:
     # A feature processor with the table's name is taken for the table's own.
     processors = getattr(private.feature_processor(module), "feature_processor_modules", None)
     is_processed = isinstance(processors, nn.ModuleDict) and entry.parameter_name in processors
-    fused_prefetch = fused_setting(entry.sharder, "prefetch_pipeline")
+    fused_prefetch = settings.fused_setting(entry.sharder, "prefetch_pipeline")
     cache, width = limit.cache_params, parameter.element_size()
     if limit.output_dtype is not None:
-        width = data_type_of(limit.output_dtype, "output_dtype").num_bytes
+        width = settings.data_type_of(limit.output_dtype, "output_dtype").num_bytes
     kind = next(iter(private.optimizer_classes(parameter)), None)
     return TorchrecInputs(
         num_ids=sum(x * n * b for x, n, b in read),
@@ -233,7 +238,9 @@ _EXCHANGES: Final = {
     "reduce_scatter": CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER.name,
     "sequence": CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL.name,
 }
-_BY_TYPE: Final = {f"torch.{name}": Precision(kind) for name, kind in WORDS["codecs"].items()}
+_BY_TYPE: Final = {
+    f"torch.{name}": Precision(kind) for name, kind in settings.WORDS["codecs"].items()
+}
 """Codecs of which only the element type on the wire is known; one byte is assumed to have no scale.
 """
 _BY_SIZE: Final = {4.0: Precision.FP32, 2.0: Precision.FP16, 1.0: Precision.FP8}
@@ -291,9 +298,9 @@ def row_to_fill(table: Table, batch_size: int) -> int:
     return max((row for row in rows if row and unit % row), default=0)
 
 
-OPTIMIZERS: Final = {n: Optimizer(kind) for kind, own in WORDS["optimizers"].items() for n in own}
-"""By the names of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
-``EmbOptimType``."""
+OPTIMIZERS: Final = {
+    n: Optimizer(kind) for kind, own in settings.WORDS["optimizers"].items() for n in own
+}
 
 UNKNOWN_AS: Final = Optimizer.ADAGRAD
 """An unknown optimizer is planned as this one, with one state for each weight, which is what
@@ -315,9 +322,9 @@ def optimizer_name(entry: TableSource) -> str:
     own = getattr(entry.module, "optimizer_type", None)
     if callable(own):
         return _name_of(own())
-    chosen = fused_setting(entry.sharder, "optimizer")
+    chosen = settings.fused_setting(entry.sharder, "optimizer")
     if not isinstance(chosen, Enum | None):
-        refuse(said("optimizer of a sharder", given=shown(chosen)))
+        refuse(settings.said("optimizer of a sharder", given=shown(chosen)))
     return "sgd" if chosen is None else str(chosen.value).lower()
 
 
@@ -353,10 +360,10 @@ def sources_of(
             children = reversed(list(owner.named_children()))
             stack += [(f"{path}.{name}" if path else name, child) for name, child in children]
         elif configs is None:
-            yield said("unknown module", path=path, kind=type(owner).__name__)
+            yield settings.said("unknown module", path=path, kind=type(owner).__name__)
         else:
             for name, parameter in parameters.items():
-                limit = given.get(name, NO_LIMIT)
+                limit = given.get(name, settings.NO_LIMIT)
                 yield TableSource(path, name, owner, parameter, sharder, configs[name], limit)
 
 
@@ -402,7 +409,7 @@ def bucket_problems(entry: ShardableTable, world_size: int) -> list[str]:
     parted = any(min(rank * block, rows) % size for rank in range(world_size))
     if not parted or buckets == 1 or buckets % world_size == 0 or rows % buckets:
         return []
-    return [said("buckets", entry=entry, buckets=buckets, ranks=world_size)]
+    return [settings.said("buckets", entry=entry, buckets=buckets, ranks=world_size)]
 
 
 DENSE_BYTES_PER_PARAMETER_BYTE: Final = 6.0

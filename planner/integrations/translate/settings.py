@@ -3,8 +3,6 @@
 TorchRec checks no settings when they are given; they would fail much later, or be overlooked.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -24,29 +22,18 @@ from costmodels.errors import InvalidValueError
 from costmodels.fields import is_whole, settle, shown
 from costmodels.sharding import ComputeKernel
 from costmodels.workload import DataType, DenseArch, Pipeline
-from planner.errors import (
-    InfeasibleError,
-    InvalidInputError,
-    NoPlanFoundError,
-    PlannerError,
-    refuse,
-    refuse_any,
-)
+from planner import errors
+from planner.errors import refuse, refuse_any
 from planner.io.documents import read_words
 from planner.support.kinds import path_of, require_kind
 
 Rule = Callable[[Any], bool]
-"""Whether a value is of its kind."""
-Rules = Mapping[str, tuple[Rule, str]]
-"""The rule of each value by its name, and in words what it has to be."""
+Rules = Mapping[str, Rule]
+"""The rule of each value by its name; the words for it stand under ``kinds`` among the words."""
 
 
-class ShardPlannerError(torchrec_types.PlannerError, PlannerError):
+class ShardPlannerError(torchrec_types.PlannerError, errors.PlannerError):
     """No plan for a TorchRec model; ``error_type`` is TorchRec's reason."""
-
-    def __init__(self, message: str, error_type: PlannerErrorType = PlannerErrorType.OTHER) -> None:
-        """Keep TorchRec's reason with the message."""
-        super().__init__(message, error_type)
 
 
 def as_planner_error(error: Exception) -> ShardPlannerError:
@@ -54,12 +41,12 @@ def as_planner_error(error: Exception) -> ShardPlannerError:
     if isinstance(error, torchrec_types.PlannerError):
         return ShardPlannerError(str(error), error.error_type)
     kinds = {
-        InfeasibleError: PlannerErrorType.INSUFFICIENT_STORAGE,
-        InvalidInputError: PlannerErrorType.STRICT_CONSTRAINTS,
-        NoPlanFoundError: PlannerErrorType.PARTITION,
+        errors.InfeasibleError: PlannerErrorType.INSUFFICIENT_STORAGE,
+        errors.InvalidInputError: PlannerErrorType.STRICT_CONSTRAINTS,
+        errors.NoPlanFoundError: PlannerErrorType.PARTITION,
     }
     kind = next((v for k, v in kinds.items() if isinstance(error, k)), PlannerErrorType.OTHER)
-    own = isinstance(error, PlannerError)
+    own = isinstance(error, errors.PlannerError)
     return ShardPlannerError(str(error) if own else f"{type(error).__name__}: {error}", kind)
 
 
@@ -76,7 +63,9 @@ def said(remark: str, **values: object) -> str:
 
 
 KEY_VALUE_KERNELS: Final = tuple(WORDS["key_value_kernels"])
-"""Kernels of key-value tables (:mod:`planner.integrations.translate.pricing`)."""
+ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
+"""The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
+first of these is used if no constraint names another."""
 
 _FARTHEST_FIRST: Final = (ComputeKernel.FUSED_UVM_CACHING, ComputeKernel.FUSED_UVM)
 
@@ -114,10 +103,6 @@ def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
 
 
 DATA_TYPES: Final = {name: DataType(kind) for name, kind in WORDS["data_types"].items()}
-"""Data types that can be planned, by the names that TorchRec and FBGEMM give them."""
-
-_TORCHREC: Final = Path(torchrec.__file__).parent
-"""The folder with TorchRec's own files."""
 
 
 def require_constraints(constraints: object) -> dict[str, ParameterConstraints]:
@@ -128,8 +113,7 @@ def require_constraints(constraints: object) -> dict[str, ParameterConstraints]:
             cannot be read; the message names all such fields.
     """
     given: Any = constraints or {}
-    kind = "a dictionary of ParameterConstraints by table"
-    refuse_any(_wrong({"constraints": given}, {"constraints": (_is(Mapping), kind)}))
+    refuse_any(_wrong({"constraints": given}, {"constraints": _is(Mapping)}))
     problems = []
     for table, limit in given.items():
         of = f"constraints of table {table!r}"
@@ -154,7 +138,8 @@ def data_type_of(value: Any, name: str) -> DataType:
     Raises:
         InvalidInputError: it is no such member, or one of a type that cannot be planned.
     """
-    refuse_any(_wrong({name: value}, {name: _DATA_TYPE}, needed=[name]))
+    if not _is_data_type(value):
+        refuse(f"{name} must be {WORDS['kinds']['output_dtype']}, got {shown(value)}")
     return DATA_TYPES[value.name]
 
 
@@ -166,7 +151,8 @@ def fused_setting(sharder: ModuleSharder[nn.Module] | None, name: str) -> Any:
 def is_of_torchrec(method: Callable[..., object]) -> bool:
     """Whether TorchRec's own files define a method; names of modules can be anybody's."""
     code = getattr(inspect.unwrap(method), "__code__", None)
-    return code is not None and Path(code.co_filename).is_relative_to(_TORCHREC)
+    own = Path(torchrec.__file__).parent
+    return code is not None and Path(code.co_filename).is_relative_to(own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,19 +243,16 @@ def called_back(
         InvalidInputError: a callback returned something else than a list of options, or put a shard
             on a rank that does not exist.
     """
-    what = "what a callback returns must be"
     for callback in callbacks:
         found: object = callback(options)
         is_option = _is(torchrec_types.ShardingOption)
         if not isinstance(found, list) or not all(map(is_option, found)):
-            refuse(f"{what} the list of ShardingOption, got {shown(found)}")
+            refuse(said("called back", given=shown(found)))
         options = found
         for option, shard in ((o, s) for o in options for s in o.shards):
             if shard.rank not in range(world_size):
-                refuse(
-                    f"{what} options on ranks 0 to {world_size - 1} (see table {option.name!r}), "
-                    f"got {shown(shard.rank)}"
-                )
+                told = {"last": world_size - 1, "option": option, "given": shown(shard.rank)}
+                refuse(said("called back to a rank", **told))
     return options
 
 
@@ -293,61 +276,53 @@ def _list_of(is_right: Rule) -> Rule:
     return lambda value: _is_list(value) and all(map(is_right, value))
 
 
+def _is_data_type(value: object) -> bool:
+    return getattr(value, "name", "") in DATA_TYPES
+
+
 def _wrong(given: Mapping[str, Any], rules: Rules, needed: Collection[str] = ()) -> list[str]:
     """A line for each value that breaks its rule; values that are not needed can be None."""
     return [
-        f"{name} must be {words}, got {shown(given[name])}"
-        for name, (is_right, words) in rules.items()
+        f"{name} must be {WORDS['kinds'][name]}, got {shown(given[name])}"
+        for name, is_right in rules.items()
         if not (given[name] is None and name not in needed) and not is_right(given[name])
     ]
 
 
+def _is_count(value: Any) -> bool:
+    return is_whole(value) and value >= 1
+
+
 _SIZES: Final[Rules] = dict.fromkeys(
-    ("world_size", "local_world_size", "intra_group_size"),
-    (
-        lambda v: is_whole(v) and v >= 1,
-        "a whole number of ranks, 1 or more (a pod has pod_size hosts, 1 or more)",
-    ),
+    ("world_size", "local_world_size", "intra_group_size"), _is_count
 )
 _RULES: Final[Rules] = {
-    "batch_size": (lambda v: is_whole(v) and v >= 1, "a whole number of samples, 1 or more"),
-    "timeout_seconds": (lambda v: _is_number(v) and v > 0, "a number of seconds above 0"),
-    "enumerator": (_has("enumerate"), "an Enumerator of TorchRec"),
-    "storage_reservation": (_has("reserve"), "a StorageReservation of TorchRec"),
-    "stats": (
-        lambda v: all(map(_has("log"), v if _is_list(v) else [v])),
-        "a Stats of TorchRec, or a list of them",
-    ),
-    "callbacks": (_list_of(callable), "a list of functions"),
-    "hints": (_is(WorkloadHints), "WorkloadHints"),
-    "memory_headroom": (lambda v: _is_number(v) and 0 <= v < 1, "0 or more and below 1"),
+    "batch_size": _is_count,
+    "timeout_seconds": lambda v: _is_number(v) and v > 0,
+    "enumerator": _has("enumerate"),
+    "storage_reservation": _has("reserve"),
+    "stats": lambda v: all(map(_has("log"), v if _is_list(v) else [v])),
+    "callbacks": _list_of(callable),
+    "hints": _is(WorkloadHints),
+    "memory_headroom": lambda v: _is_number(v) and 0 <= v < 1,
 }
-"""For each argument of the planner: whether a value is of its kind, and what it has to be."""
+"""For each argument of the planner: whether a value is of its kind."""
 
-_ONE_EACH: Final = (_is_list, "a list of numbers, one for each feature")
-_TEXTS: Final = "a list of texts, such as"
-_DATA_TYPE: Final[tuple[Rule, str]] = (
-    lambda v: getattr(v, "name", "") in DATA_TYPES,
-    f"a data type among {', '.join(DATA_TYPES)}",
-)
 _FIELDS: Final[Rules] = {
-    "sharding_types": (_list_of(_is(str)), f"{_TEXTS} ShardingType.ROW_WISE.value"),
-    "compute_kernels": (_list_of(_is(str)), f"{_TEXTS} EmbeddingComputeKernel.FUSED.value"),
-    **dict.fromkeys(("pooling_factors", "num_poolings", "batch_sizes"), _ONE_EACH),
-    "cache_params": (_is(CacheParams), "CacheParams"),
-    "device_group": (lambda v: not v or v in ("cuda", "cpu", "mtia"), "one of cuda, cpu, mtia"),
-    "output_dtype": _DATA_TYPE,
+    **dict.fromkeys(("sharding_types", "compute_kernels"), _list_of(_is(str))),
+    **dict.fromkeys(("pooling_factors", "num_poolings", "batch_sizes"), _is_list),
+    "cache_params": _is(CacheParams),
+    "device_group": lambda v: not v or v in ("cuda", "cpu", "mtia"),
+    "output_dtype": _is_data_type,
 }
 """The same for each field of a constraint."""
 
 _HINTS: Final[Rules] = {
-    "distributions": (
-        lambda v: isinstance(v, Mapping) and all(map(_is(AbstractIndexDistribution), v.values())),
-        "a dictionary of index distributions by table",
+    "distributions": lambda v: (
+        isinstance(v, Mapping) and all(map(_is(AbstractIndexDistribution), v.values()))
     ),
-    "default_distribution": (callable, "a function of the number of rows, or None"),
-    "inputs": (callable, "a function of the batch size, or None"),
-    "reserved_bytes": (lambda v: not _is_number(v) or 0 <= v < math.inf, "0 or more"),
+    **dict.fromkeys(("default_distribution", "inputs"), callable),
+    "reserved_bytes": lambda v: not _is_number(v) or 0 <= v < math.inf,
 }
 """The same for the hints, whose plain values are known to be of their kinds."""
 

@@ -4,8 +4,6 @@ Also imports the tables of a TorchRec plan, which has the form of our own plans:
 shapes, everything else is assumed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,22 +20,28 @@ from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_words
 from planner.io.plan import plan_file
-from planner.io.schemas import collect, made
+from planner.io.schemas import Count, PoolingFactor, collect, made
 from planner.io.workload.workload_file import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
 
-MAX_ROWS: Final = 2**48
-MAX_COLUMNS: Final = 16_384
 MAX_IMPORTED_TABLES: Final = 100_000
 MAX_RANKS: Final = 65_536
 DEFAULT_BATCH: Final = 4096
 """Samples per rank if a file names none; the same as for a CSV list of tables."""
 
-Rows = Annotated[int, Field(ge=1, le=MAX_ROWS)]
-Columns = Annotated[int, Field(ge=1, le=MAX_COLUMNS)]
-TableCount = Annotated[int, Field(ge=1, le=MAX_IMPORTED_TABLES)]
-BatchSize = Annotated[int, Field(ge=1, le=10**8)]
+Rows = Annotated[int, Field(ge=1, le=2**48)]
+Columns = Annotated[int, Field(ge=1, le=16_384)]
 Size = Annotated[int, Field(ge=1, le=10**6)]
+KINDS: Final[dict[str, Any]] = {
+    "rows": Rows,
+    "columns": Columns,
+    "tables": Annotated[int, Field(ge=1, le=MAX_IMPORTED_TABLES)],
+    "batch": Annotated[int, Field(ge=1, le=10**8)],
+    "size": Size,
+    "factor": PoolingFactor,
+    "count": Count,
+}
+"""Kinds of values that several importers read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,11 +201,10 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     given = dict(shapes or {})
     schema = plan_file.read_plan_schema(path)
     problems: list[str] = []
-    tables: list[Table] = []
+    tables: list[Table | None] = []
     for (module, _), name, entry, _ in plan_file.entries_of(schema):
         build = partial(_table, name, module, entry, given.pop(name, None))
-        table = collect(problems, f"{path}", build)
-        tables += [table] if table is not None else []
+        tables.append(collect(problems, f"{path}: table {name!r}", build))
     problems += [f"--shape {name}: the plan has no such table" for name in given]
     if not tables and not problems:
         problems = [f"{path}: plan: holds no tables"]
@@ -233,15 +236,10 @@ def _table(name: str, module: str, entry: plan_file.ParameterSchema, given: Shap
         ends = cells.row_offset + cells.num_rows, cells.col_offset + cells.num_cols
         shape = int(ends[0].max()), int(ends[1].max())
         if given not in (None, shape):
-            refuse(f"table {name!r}: shape {given} was given, its shards cover {shape}")
+            refuse(f"shape {given} was given, its shards cover {shape}")
     if shape is None:
-        refuse(
-            f"table {name!r}: has no shards, so that its shape is not known; give it with "
-            f"--shape {name}=ROWSxCOLUMNS"
-        )
-    for what, value, most in zip(("rows", "columns"), shape, (MAX_ROWS, MAX_COLUMNS), strict=True):
-        if not 1 <= value <= most:
-            refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
+        told = "has no shards, so that its shape is not known; give it with"
+        refuse(f"{told} --shape {name}=ROWSxCOLUMNS")
     if placement is not None:
         sharding.check_tiling(placement, *shape)
     return plain_table(name, *shape, [(name, 1.0)], module=module)

@@ -5,8 +5,6 @@ The flags are those of facebookresearch/dlrm, ``dlrm_s_pytorch.py`` and
 ``$((N / 2))`` are filled in.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import operator
@@ -14,14 +12,12 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
-
-from pydantic import BeforeValidator, ConfigDict, Field
+from typing import Any, Final, NamedTuple
 
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_words
 from planner.io.importers import base
-from planner.io.schemas import Loose, nearest, validate
+from planner.io.schemas import Lax, nearest, schemas_of, validate
 
 _WHERE: Final = "command line"
 _BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -41,7 +37,6 @@ PROGRAMS: Final = {
 }
 """The flags of each program: those that take a value, and switches."""
 KAGGLE_ROWS: Final[list[int]] = _KNOWN["criteo_kaggle_rows"]
-MLPERF_HOT: Final[list[int]] = _KNOWN["mlperf_indices_per_sample"]
 
 
 class DlrmCommand(NamedTuple):
@@ -178,57 +173,7 @@ _NO_LAW: Final = "uniform indices; the command line does not say the data's law"
 _MAIN_MODULE: Final = "model.sparse_arch.embedding_bag_collection"
 """The tables of ``DLRMTrain(DLRM(...))``, as a plan names them."""
 
-_COMMAS: Final = BeforeValidator(lambda text: text.split(","))
-_DASHES: Final = BeforeValidator(lambda text: text.split("-"))
-_OF_CRITEO: Final = Field(min_length=NUM_CRITEO_TABLES, max_length=NUM_CRITEO_TABLES)
-
-
-class _MainFlags(Loose):
-    """The flags that are read, with the defaults of the program."""
-
-    model_config = ConfigDict(strict=False, alias_generator=lambda name: f"--{name}")
-
-    embedding_dim: base.Columns = 64
-    num_embeddings: base.Rows = 100_000
-    num_embeddings_per_feature: Annotated[list[base.Rows], _COMMAS, _OF_CRITEO] | None = None
-    multi_hot_sizes: Annotated[list[base.Size], _COMMAS, _OF_CRITEO] | None = None
-    multi_hot_distribution_type: Literal["uniform", "pareto"] = "uniform"
-    in_memory_binary_criteo_path: str | None = None
-    synthetic_multi_hot_criteo_path: str | None = None
-    interaction_type: Literal["original", "dcn", "projection"] = "original"
-    dense_arch_layer_sizes: Annotated[list[base.Size], _COMMAS] = Field(default=[512, 256, 64])
-    over_arch_layer_sizes: Annotated[list[base.Size], _COMMAS] = Field(default=[512, 512, 256, 1])
-    dcn_num_layers: Annotated[int, Field(ge=1, le=1000)] = 3
-    dcn_low_rank_dim: base.Size = 512
-    batch_size: base.BatchSize = 32
-    adagrad: str | None = None
-    allow_tf32: str | None = None
-
-
-class _SFlags(Loose):
-    model_config = ConfigDict(
-        strict=False, alias_generator=lambda name: f"--{name.replace('_', '-')}"
-    )
-
-    arch_embedding_size: Annotated[
-        list[base.Rows], _DASHES, Field(max_length=base.MAX_IMPORTED_TABLES)
-    ] = Field(default=[4, 3, 2])
-    arch_sparse_feature_size: base.Columns = 2
-    arch_mlp_bot: Annotated[list[base.Size], _DASHES, Field(min_length=2)] = Field(
-        default=[4, 3, 2]
-    )
-    arch_mlp_top: Annotated[list[base.Size], _DASHES] = Field(default=[4, 2, 1])
-    arch_interaction_op: Literal["dot", "cat"] = "dot"
-    arch_interaction_itself: str | None = None
-    weighted_pooling: str = "None"
-    data_generation: Literal["random", "synthetic", "dataset"] = "random"
-    rand_data_dist: str = "uniform"
-    data_set: str = "kaggle"
-    max_ind_range: Annotated[int, Field(ge=-1)] = -1
-    num_indices_per_lookup: base.Size = 10
-    num_indices_per_lookup_fixed: str = ""
-    mini_batch_size: base.BatchSize = 1
-    optimizer: Literal["sgd", "adagrad", "rwsadagrad"] = "sgd"
+_KEYS: Final = schemas_of(_KNOWN, Lax, **base.KINDS)
 
 
 def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> base.Imported:
@@ -246,11 +191,11 @@ def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> base.
     command = parse_dlrm_command(words)
     flags = {f"--{name}": value for name, value in command.flags.items()}
     read = base.Reading(Document(Path(_WHERE), flags, {}))
+    given = validate(_KEYS[command.program], read.document)
     if command.program != "dlrm_main.py":
-        ranks = world_size or command.world_size
-        values = _s_values(validate(_SFlags, read.document), read, ranks)
+        values = _s_values(given, read, world_size or command.world_size)
     elif world_size is None:
-        values = _main_values(validate(_MainFlags, read.document), read)
+        values = _main_values(given, read)
     else:
         refuse(
             "--gpus divides the global batch of dlrm_s_pytorch.py; the batch of dlrm_main.py is "
@@ -264,12 +209,12 @@ def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> base.
     )
 
 
-def _main_values(flags: _MainFlags, read: base.Reading) -> dict[str, Any]:
+def _main_values(flags: Any, read: base.Reading) -> dict[str, Any]:
     """``torchrec_dlrm``: 26 Criteo features, a batch per rank, exact optimizers."""
     rows = flags.num_embeddings_per_feature or [flags.num_embeddings] * NUM_CRITEO_TABLES
     hot = flags.multi_hot_sizes or [1] * NUM_CRITEO_TABLES
     if flags.synthetic_multi_hot_criteo_path is not None and flags.multi_hot_sizes is None:
-        hot = MLPERF_HOT
+        hot = _KNOWN["mlperf_indices_per_sample"]
         read.assume(
             "tables",
             f"{sum(hot)} indices per sample, those of MLPerf's multi-hot data; the command line "
@@ -309,7 +254,7 @@ def _check_end(document: Document, flag: str, sizes: list[int], dim: int) -> Non
         document.refuse((flag,), document.value.get(flag, sizes), rule)
 
 
-def _s_values(flags: _SFlags, read: base.Reading, world_size: int | None) -> dict[str, Any]:
+def _s_values(flags: Any, read: base.Reading, world_size: int | None) -> dict[str, Any]:
     """``dlrm_s_pytorch.py``: a global batch; defaults are the program's own."""
     given = read.document.value
     refuse_any([f"{_WHERE}: {k}: {why}" for k, why in _KNOWN["unable"].items() if k in given])
@@ -345,7 +290,7 @@ def _s_values(flags: _SFlags, read: base.Reading, world_size: int | None) -> dic
     }
 
 
-def _data_rows(flags: _SFlags, read: base.Reading) -> list[int]:
+def _data_rows(flags: Any, read: base.Reading) -> list[int]:
     """Rows of each table of a named data set; ``--max-ind-range`` limits only these."""
     rows = KAGGLE_ROWS
     if "arch_embedding_size" in flags.model_fields_set:
@@ -359,7 +304,7 @@ def _data_rows(flags: _SFlags, read: base.Reading) -> list[int]:
     return [min(n, flags.max_ind_range) for n in rows] if flags.max_ind_range > 0 else rows
 
 
-def _indices_per_sample(flags: _SFlags, read: base.Reading, rows: int) -> float:
+def _indices_per_sample(flags: Any, read: base.Reading, rows: int) -> float:
     """Mean indices per sample of one table of random data.
 
     The random generator draws max(1, round(r min(rows, n))) indices with r uniform in 0..1; the
@@ -376,4 +321,4 @@ def _indices_per_sample(flags: _SFlags, read: base.Reading, rows: int) -> float:
             )
         return float(most)
     bound = min(rows, most)
-    return bound / 2 + 1 / (2 * bound)
+    return float(bound / 2 + 1 / (2 * bound))

@@ -11,11 +11,9 @@ rows, dim, pooling, weighted, weights_precision``, and under ``input`` there are
 pooling_factor``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -27,7 +25,7 @@ from costmodels.workload import Optimizer, Table
 from planner.errors import refuse
 from planner.io.documents import Document, read_json, read_words
 from planner.io.importers import base
-from planner.io.schemas import Loose, PoolingFactor, at, each, present, row_schema, validate
+from planner.io.schemas import each, present, schemas_of, validate
 
 _WORDS: Final = read_words("fbgemm")
 _ASSUMED, _INDEX_BYTES = _WORDS["assumed"], _WORDS["index_bytes"]
@@ -39,75 +37,52 @@ def _at_most_all(ratios: list[float]) -> list[float]:
     return ratios
 
 
-class _Law(Loose):
-    """Probabilities of the hottest rows, hottest first, and the power law of the rest.
+def _optimizer(name: object) -> str:
+    return str(name).removeprefix("exact_").replace("row_wise", "rowwise")
+
+
+_KEYS: Final = schemas_of(
+    _WORDS,
+    **base.KINDS,
+    ratios=Annotated[
+        list[Annotated[float, Field(ge=0, le=1)]],
+        Field(max_length=100),
+        AfterValidator(_at_most_all),
+    ],
+    shape=Annotated[tuple[base.Rows, base.Columns], Field(strict=False)],
+    optimizer=Annotated[Optimizer, Field(strict=False), BeforeValidator(_optimizer)],
+)
+
+
+def _law_of(law: Any, rows: int) -> AbstractIndexDistribution:
+    """The law of a table: probabilities of the hottest rows, and a power law of the rest.
 
     The row at position k, counted from 0 over all rows, has a probability proportional to
     (k + q)^-s (FBGEMM ``tbe/eeg/indices_generator.cpp``: heavy rows shift q by their number). Our
     law counts from 1, hence q - 1.
     """
-
-    heavy_hitters: (
-        Annotated[
-            list[Annotated[float, Field(ge=0, le=1)]],
-            Field(max_length=100),
-            AfterValidator(_at_most_all),
-        ]
-        | None
-    ) = None
-    zipf_q: Annotated[float, Field(ge=1e-9, le=1e11)]
-    zipf_s: Annotated[float, Field(ge=0, le=10)]
-    index_dtype: Literal["torch.int32", "torch.int64", "None"] | None = None
-
-    def of(self, rows: int) -> AbstractIndexDistribution:
-        """The law of a table of so many rows."""
-        heavy = np.sort(np.array((self.heavy_hitters or [])[:rows], dtype=float))[::-1]
-        if not len(heavy) or not heavy[0]:
-            if self.zipf_q >= 1 or rows == 1:
-                shift = max(self.zipf_q - 1, 0.0)
-                return Zipf(num_embeddings=rows, exponent=self.zipf_s, shift=shift)
-            heavy = np.array([self._first(rows)])
-        counts, probability = np.ones(len(heavy)), heavy
-        if rows > len(heavy):
-            tail_rows, tail_probability = self._tail(rows, len(heavy)).frequency_bins()
-            mass = max(1.0 - float(heavy.sum()), 0.0)
-            counts = np.concatenate([counts, tail_rows])
-            probability = np.concatenate([heavy, tail_probability * mass])
-        order = np.argsort(-probability, kind="stable")
-        return Empirical.from_bins(counts[order], probability[order], rows)
-
-    def _tail(self, rows: int, num_heavy: int) -> Zipf:
-        shift = self.zipf_q + num_heavy - 1
-        return Zipf(num_embeddings=rows - num_heavy, exponent=self.zipf_s, shift=shift)
-
-    def _first(self, rows: int) -> float:
-        """Probability of the first row if q < 1: the shift of a law here cannot be negative."""
-        second = float(self._tail(rows, 1).frequency_bins()[1][0])
-        others = (1.0 + self.zipf_q) ** -self.zipf_s / second
-        return float(1.0 / (1.0 + others * self.zipf_q**self.zipf_s))
+    heavy = np.sort(np.array((law.heavy_hitters or [])[:rows], dtype=float))[::-1]
+    if not len(heavy) or not heavy[0]:
+        if law.zipf_q >= 1 or rows == 1:
+            shift = max(law.zipf_q - 1, 0.0)
+            return Zipf(num_embeddings=rows, exponent=law.zipf_s, shift=shift)
+        # The shift of a law here cannot be negative, so that the first row is one by itself.
+        second = float(_tail(law, rows, 1).frequency_bins()[1][0])
+        others = (1.0 + law.zipf_q) ** -law.zipf_s / second
+        heavy = np.array([1.0 / (1.0 + others * law.zipf_q**law.zipf_s)])
+    counts, probability = np.ones(len(heavy)), heavy
+    if rows > len(heavy):
+        tail_rows, tail_probability = _tail(law, rows, len(heavy)).frequency_bins()
+        mass = max(1.0 - float(heavy.sum()), 0.0)
+        counts = np.concatenate([counts, tail_rows])
+        probability = np.concatenate([heavy, tail_probability * mass])
+    order = np.argsort(-probability, kind="stable")
+    return Empirical.from_bins(counts[order], probability[order], rows)
 
 
-class _Config(Loose):
-    T: base.TableCount
-    E: base.Rows | list[base.Rows] | None = None
-    Es: base.Rows | list[base.Rows] | None = None
-    D: base.Columns | list[base.Columns] | None = None
-    Ds: base.Columns | list[base.Columns] | None = None
-    B: base.BatchSize | None = at("batch_params.B")
-    Bs: list[base.BatchSize] | None = at("batch_params.Bs")
-    batch_spread: Any = at("batch_params.sigma_B")
-    batch_ranks: Any = at("batch_params.vbe_num_ranks")
-    L: PoolingFactor | None = at("pooling_params.L")
-    Ls: list[PoolingFactor] | None = at("pooling_params.Ls")
-    pooling_spread: Any = at("pooling_params.sigma_L")
-    indices_params: _Law | None = None
-    indices_params_list: list[_Law] | None = None
-    embedding_specs: list[Annotated[tuple[base.Rows, base.Columns], Field(strict=False)]] | None = (
-        None
-    )
-    feature_table_map: list[Annotated[int, Field(ge=0)]] | None = None
-    weighted: bool = False
-    mixed_dim: Any = None
+def _tail(law: Any, rows: int, num_heavy: int) -> Zipf:
+    shift = law.zipf_q + num_heavy - 1
+    return Zipf(num_embeddings=rows - num_heavy, exponent=law.zipf_s, shift=shift)
 
 
 _MAP: Final = ("feature_table_map",)
@@ -144,7 +119,7 @@ def import_fbgemm(path: Path) -> base.Imported:
     )
 
 
-def _configurations(path: Path, value: Any) -> Iterator[tuple[Document, str, _Config]]:
+def _configurations(path: Path, value: Any) -> Iterator[tuple[Document, str, Any]]:
     """The place of each configuration, the prefix of its tables' names, and the configuration."""
     named: dict[tuple[Any, ...], tuple[str, Any]] = {(): ("", value)}
     if isinstance(value, list):
@@ -153,17 +128,16 @@ def _configurations(path: Path, value: Any) -> Iterator[tuple[Document, str, _Co
         named = {(key,): (f"{key}_", part) for key, part in value.items()}
     for keys, (prefix, part) in named.items():
         document = Document(path, part, {}, above=keys)
-        yield document, prefix, validate(_Config, document)
+        yield document, prefix, validate(_KEYS["configuration"], document)
 
 
-def _tables(document: Document, prefix: str, config: _Config, num_samples: int) -> Iterator[Table]:
+def _tables(document: Document, prefix: str, config: Any, num_samples: int) -> Iterator[Table]:
     """The tables of one configuration; their indices per sample are for ``num_samples`` of all."""
     num, specs, owner = config.T, config.embedding_specs, config.feature_table_map
     samples = _per_feature(document, config, "B", "batch_params")
     pooling = _per_feature(document, config, "L", "pooling_params")
-    laws: Any = config.indices_params_list
-    if laws is None:
-        laws = present(config.indices_params, document, ("indices_params",))
+    laws = config.indices_params_list
+    laws = present(config.indices_params, document, ("indices_params",)) if laws is None else laws
     laws = each(laws, num, document, ("indices_params_list",))
     owner = list(range(num)) if owner is None else each(owner, num, document, _MAP)
     if specs is None:
@@ -185,25 +159,22 @@ def _tables(document: Document, prefix: str, config: _Config, num_samples: int) 
             rows,
             columns,
             [(f"{prefix}f{f}", pooling[f] * samples[f] / num_samples) for f in own],
-            distribution=laws[own[0]].of(rows),
+            distribution=_law_of(laws[own[0]], rows),
             is_weighted=config.weighted,
         )
 
 
-def _per_feature(document: Document, config: _Config, key: str, *above: str) -> list[Any]:
+def _per_feature(document: Document, config: Any, key: str, *above: str) -> list[Any]:
     """``Es`` if it is given, else ``E`` for all features; in older files ``E`` can be a list."""
     name = f"{key}s" if getattr(config, f"{key}s") is not None else key
     value = present(getattr(config, name), document, (*above, name))
     return each(value, config.T, document, (*above, name))
 
 
-def _unsaid(config: _Config) -> list[str]:
-    spreads = {
-        "batch_params.sigma_B": config.batch_spread,
-        "batch_params.vbe_num_ranks": config.batch_ranks,
-        "pooling_params.sigma_L": config.pooling_spread,
-    }
-    told = [f"{key}: a workload holds means, not their spread" for key, v in spreads.items() if v]
+def _unsaid(config: Any) -> list[str]:
+    spread = [key for key in _WORDS["spreads"] if getattr(config, key)]
+    places = [_WORDS["keys"]["configuration"][key]["at"] for key in spread]
+    told = [f"{place}: a workload holds means, not their spread" for place in places]
     columns = config.embedding_specs or config.Ds or config.D
     if config.mixed_dim and not isinstance(columns, list):
         told.append("mixed_dim: the benchmark draws the columns of each table around D")
@@ -214,37 +185,6 @@ def _unsaid(config: _Config) -> list[str]:
 
 
 OPERATORS: Final[list[str]] = _WORDS["operators"]
-
-
-class _Argument(Loose):
-    name: str | None = None
-    value: Any = None
-    swept: Any = Field(default=None, validation_alias="__range__")
-    listed: Any = Field(default=None, validation_alias="__list__")
-
-
-_ONE: Final = Field(min_length=1, max_length=1)
-_Part: Any = row_schema(args=list[_Argument], kwargs=(dict[str, _Argument], {}))
-_Setup: Any = row_schema(**dict.fromkeys(("build", "input"), Annotated[list[_Part], _ONE]))
-_Benchmark: Any = row_schema(config=Annotated[list[_Setup], _ONE])
-
-
-def _optimizer(name: object) -> str:
-    return str(name).removeprefix("exact_").replace("row_wise", "rowwise")
-
-
-class _Values(Loose):
-    """The arguments by their names."""
-
-    num_tables: base.TableCount
-    rows: base.Rows | list[base.Rows]
-    dim: base.Columns | list[base.Columns]
-    pooling: Annotated[int, Field(ge=0, lt=len(_WORDS["pooling"]))]
-    weighted: bool
-    weights_precision: Literal["fp32", "fp16", "bf16", "fp8", "int8"]
-    batch_size: base.BatchSize
-    pooling_factor: PoolingFactor | list[PoolingFactor]
-    optimizer: Annotated[Optimizer | None, Field(strict=False), BeforeValidator(_optimizer)] = None
 
 
 def import_param(path: Path) -> base.Imported:
@@ -260,7 +200,7 @@ def import_param(path: Path) -> base.Imported:
     if operator is None:
         refuse(f"{path}: has no operator {OPERATORS[0]!r}; it holds {', '.join(names[:5])}")
     found = _arguments(Document(path, top[operator], {}, above=(operator,)))
-    values = validate(_Values, found)
+    values = validate(_KEYS["call"], found)
     read = base.Reading(Document(path, None, {}), dict(_ASSUMED["param"]))
     if values.optimizer is None:
         read.assume("training.optimizer", _ASSUMED["no_optimizer"])
@@ -292,13 +232,13 @@ def import_param(path: Path) -> base.Imported:
 
 def _arguments(document: Document) -> Document:
     """The value of each argument by its name; arguments without names are taken in order."""
-    setup = validate(_Benchmark, document).config[0]
+    setup = validate(_KEYS["benchmark"], document).config[0]
     found = Document(document.path, {}, {})
     for section, names in _WORDS["arguments"].items():
         (part,) = getattr(setup, section)
         for position, argument in enumerate(part.args):
             place = ("config", 0, section, 0, "args", position)
-            if argument.swept is not None or argument.listed is not None:
+            if argument.range is not None or argument.list is not None:
                 document.refuse(place, argument.value, "sweeps over values; write one")
             name = argument.name or (*names, *[None] * len(part.args))[position]
             if name not in names or name in found.value:
@@ -308,7 +248,7 @@ def _arguments(document: Document) -> Document:
                 value = [v["value"] if isinstance(v, dict) and "value" in v else v for v in value]
             found.value[name] = value
             found.origins[name,] = document.where((*place, "value"))
-    if given := setup.build[0].kwargs.get("optimizer"):
+    if given := setup.build[0].optimizer:
         found.value["optimizer"] = given.value
         keys = ("config", 0, "build", 0, "kwargs")
         found.origins["optimizer",] = document.where(keys)

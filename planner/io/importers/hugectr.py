@@ -9,46 +9,35 @@ A plan file has a list with an entry for each GPU, which is a list of groups
 table_placement_strategy: localized|dp}``. Tables are numbers, in the order of the workload.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.workload import Table, Workload
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, Keys, read_json, read_words
 from planner.io.importers import base
-from planner.io.schemas import Count, Loose, PoolingFactor, at, each, made, present, validate
+from planner.io.schemas import each, made, present, schemas_of, validate
 
 _WORDS: Final = read_words("hugectr")
 _OPTIMIZERS: Final = _WORDS["optimizers"]
-_OptimizerType: Any = Literal[tuple(_OPTIMIZERS)]
-_OUTPUTS: Final = (
-    "fc_param.num_output fc_param.num_outputs mlp_param.num_outputs mlp_param.num_output"
-)
 _LOAD_FACTOR: Final = 0.75
-_HASH_TABLES: Final = "HugeCTR's hash tables of keys alone, spread evenly; no framework"
 _BY_KEY: Final = "rows go to GPUs by key % gpus; the plan cuts them into blocks instead"
-
-
-_T = TypeVar("_T")
 
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-Names = Annotated[
-    list[str], BeforeValidator(lambda value: [v for v in _listed(value) if isinstance(v, str)])
-]
-"""Names of tops or bottoms: one, or a list."""
+def _names(value: Any) -> list[Any]:
+    """The names of tops or bottoms: one, or a list."""
+    return [name for name in _listed(value) if isinstance(name, str)]
 
 
 def _hosts(gpus: list[Any]) -> tuple[int, int]:
@@ -60,74 +49,26 @@ def _hosts(gpus: list[Any]) -> tuple[int, int]:
     return len(hosts), max(sizes)
 
 
-class _Optimizer(Loose):
-    type: _OptimizerType
-    update_type: Any = None
-
-    @property
-    def states(self) -> int:
-        """Numbers that HugeCTR keeps for each weight, in the workspace of the table."""
-        lazy = self.type == "Adam" and self.update_type == "LazyGlobal"
-        states: int = _OPTIMIZERS[self.type]["states"]
-        return states + bool(lazy)
-
-
-class _Solver(Loose):
-    """How the model is trained; defaults are HugeCTR's."""
-
-    gpu: Annotated[list[list[int]] | list[int], AfterValidator(_hosts)] | None = None
-    batchsize: base.BatchSize
-    mixed_precision: Any = None
-    input_key_type: Any = None
-    cuda_graph: bool = True
-    holistic_cuda_graph: bool = False
-    enable_overlap: bool = False
-    enable_tf32_compute: bool = False
+_KEYS: Final = schemas_of(
+    _WORDS,
+    **base.KINDS,
+    optimizer_type=Literal[tuple(_OPTIMIZERS)],
+    gpus=Annotated[list[list[int]] | list[int], AfterValidator(_hosts)],
+    names=Annotated[list[str], BeforeValidator(_names)],
+    word=Annotated[str, BeforeValidator(str)],
+    outputs=Annotated[list[base.Size], BeforeValidator(_listed)],
+    whole=int,
+)
 
 
-class _SparseInput(Loose):
-    top: Names = Field(default=[])
-    type: Any = None
-    slot_num: base.TableCount
-    nnz_per_slot: PoolingFactor | list[PoolingFactor] | None = None
-    max_nnz: PoolingFactor | list[PoolingFactor] | None = None
-    max_feature_num_per_sample: PoolingFactor | None = None
+def _states(optimizer: Any) -> int:
+    """Numbers that HugeCTR keeps for each weight, in the workspace of the table."""
+    lazy = optimizer.type == "Adam" and optimizer.update_type == "LazyGlobal"
+    return int(_OPTIMIZERS[optimizer.type]["states"] + lazy)
 
 
-class _Hyperparameters(Loose):
-    embedding_vec_size: base.Columns
-    combiner: Annotated[int, Field(ge=0, le=1)] | Literal["sum", "mean"] = 0
-    slot_size_array: list[base.Rows] | None = None
-    max_vocabulary_size_global: Annotated[int, Field(ge=0, le=2**40)] | None = None
-    max_vocabulary_size_per_gpu: Annotated[int, Field(ge=0, le=2**40)] | None = None
-    workspace_size_per_gpu_in_mb: Annotated[int, Field(ge=1, le=2**24)] | None = None
-
-
-class _Layer(Loose):
-    type: Annotated[str, BeforeValidator(str)] = "None"
-    name: Any = None
-    top: Names = Field(default=[])
-    bottom: Names = Field(default=[])
-    dense: Any = None
-    dense_dim: Annotated[int, Field(ge=0, le=10**6)] | None = at("dense.dense_dim")
-    dense_top: Names = at("dense.top", [])
-    sparse: list[_SparseInput] | None = None
-    slot_size_array: list[base.Rows] | None = None
-    outputs: Annotated[list[base.Size], BeforeValidator(_listed)] | None = at(_OUTPUTS)
-    num_layers: Annotated[int, Field(ge=1, le=1000)] | None = at("mc_param.num_layers")
-    projection_dim: Annotated[int, Field(ge=0, le=10**6)] | None = at("mc_param.projection_dim")
-    sparse_embedding_hparam: _Hyperparameters | None = None
-    optimizer: _Optimizer | None = None
-
-    @property
-    def title(self) -> str:
-        return str(self.name or ", ".join(self.top))
-
-
-class _Config(Loose):
-    solver: _Solver
-    optimizer: _Optimizer | None = None
-    layers: list[_Layer]
+def _title(layer: Any) -> str:
+    return str(layer.name or ", ".join(layer.top))
 
 
 def import_hugectr(path: Path, value: object = None) -> base.Imported:
@@ -148,9 +89,9 @@ class _Model(base.Reading):
 
     def __init__(self, document: Document) -> None:
         super().__init__(document)
-        self.config = validate(_Config, document)
+        self.config = validate(_KEYS["configuration"], document)
         self.solver, self.layers = self.config.solver, self.config.layers
-        self.default = self.config.optimizer or _Optimizer(type="SGD")
+        self.default = self.config.optimizer or _KEYS["optimizer"](type="SGD")
         gpus: Any = self.solver.gpu or (1, 1)
         self.world, self.local = int(math.prod(gpus)), gpus[1]
         self.index_bytes = 8 if self.solver.input_key_type == "I64" else 4
@@ -167,7 +108,7 @@ class _Model(base.Reading):
         if not self.embeddings:
             document.refuse(("layers",), kinds, "has no layer of a type ...SparseEmbedding...")
 
-    def _need(self, value: _T | None, *keys: str | int) -> _T:
+    def _need(self, value: Any, *keys: str | int) -> Any:
         return present(value, self.document, keys)
 
     def result(self) -> base.Imported:
@@ -179,9 +120,7 @@ class _Model(base.Reading):
             told = f"{solver.batchsize} samples are no multiple of {self.world} ranks: rounded up"
             self.assume("training.batch_size_per_rank", told)
         if solver.cuda_graph and not solver.holistic_cuda_graph:
-            told = "true, as HugeCTR does unless cuda_graph is false; that it issues lookups and "
-            told += "exchanges outside the graph is not counted"
-            self.assume("training.cuda_graph", told)
+            self.assume("training.cuda_graph", _WORDS["cuda_graph"])
         if not solver.enable_overlap:
             self.assume("training.pipeline", "none, since the solver has no enable_overlap")
         tables, plan = self._embeddings()
@@ -210,8 +149,8 @@ class _Model(base.Reading):
     def _optimizer(self) -> str:
         """The optimizer of all tables, of which a workload has only one: that with most states."""
         own = [layer.optimizer for _, layer in self.embeddings]
-        found = {layer.title: layer.optimizer or self.default for _, layer in self.embeddings}
-        name, most = max(found.items(), key=lambda item: item[1].states)
+        found = {_title(layer): layer.optimizer or self.default for _, layer in self.embeddings}
+        name, most = max(found.items(), key=lambda item: _states(item[1]))
         others = [f"{n} has {o.type}" for n, o in found.items() if o.type != most.type]
         if others:
             told = f"that of {name}, {most.type}, for all tables; {', '.join(others)}"
@@ -235,7 +174,7 @@ class _Model(base.Reading):
         after_dense = set(self.data.dense_top)
         bottom_mlp: list[int] = []
         top_mlp: list[int] = []
-        cross: _Layer | None = None
+        cross: Any = None
         skipped: set[str] = set()
         for number, layer in enumerate(self.layers):
             kind, tops = layer.type, layer.top
@@ -301,14 +240,14 @@ class _Model(base.Reading):
                 entry_bytes = (self.index_bytes + 8) / _LOAD_FACTOR + slot_bytes
                 num_rows = sum(table.num_embeddings for table in found)
                 self.hash_bytes += num_rows / self.world * entry_bytes
-                self.assumed["memory"] = _HASH_TABLES
+                self.assumed["memory"] = _WORDS["memory"]
             if kind.startswith("Localized"):
                 ranks = [[slot % len(gpus)] for slot in range(len(found))]
                 placements += map(base.placed, found, repeat(ShardingType.TABLE_WISE), ranks)
             elif kind.startswith("Distributed"):
                 placements += [base.placed(table, ShardingType.ROW_WISE, gpus) for table in found]
             else:
-                self.unsaid.append(f"where {layer.title} of type {layer.type} lies, so no plan")
+                self.unsaid.append(f"where {_title(layer)} of type {layer.type} lies, so no plan")
         if len(placements) < len(tables):
             return tables, None
         if any(p.sharding_type is ShardingType.ROW_WISE for p in placements):
@@ -316,12 +255,12 @@ class _Model(base.Reading):
         return tables, Plan(placements=tuple(placements))
 
     def _tables(
-        self, layer: _Layer, number: int, sparse: _SparseInput, where: Keys, *, is_cut: bool
+        self, layer: Any, number: int, sparse: Any, where: Keys, *, is_cut: bool
     ) -> list[Table]:
         """One table for each slot, or one for all where slots are neither cut nor have sizes."""
         keys: Keys = ("layers", number, "sparse_embedding_hparam")
         hparam = self._need(layer.sparse_embedding_hparam, *keys)
-        slots, name = sparse.slot_num, layer.title
+        slots, name = sparse.slot_num, _title(layer)
         names = [f"{name}_slot{i}" for i in range(slots)]
         features = list(zip(names, self._factors(sparse, where), strict=True))
         owned = [[feature] for feature in features]
@@ -346,27 +285,27 @@ class _Model(base.Reading):
             ],
         )
 
-    def _hash_rows(self, layer: _Layer, hparam: _Hyperparameters, keys: Keys) -> int:
+    def _hash_rows(self, layer: Any, hparam: Any, keys: Keys) -> int:
         """Rows of a hash table over all GPUs: its vocabulary, or those its workspaces can hold.
 
         A workspace of W bytes per GPU has room for W / (4 columns (1 + states)) rows in fp32, where
         ``states`` are the numbers that the optimizer keeps for each weight (HugeCTR
         ``initialize_max_vocabulary_size_per_gpu``).
         """
-        if hparam.max_vocabulary_size_global:
-            return hparam.max_vocabulary_size_global
-        if hparam.max_vocabulary_size_per_gpu:
-            return hparam.max_vocabulary_size_per_gpu * self.world
-        if hparam.workspace_size_per_gpu_in_mb is None:
-            refuse(
-                f"{self.document.where(keys)}: needs slot_size_array, max_vocabulary_size_per_gpu, "
-                "max_vocabulary_size_global or workspace_size_per_gpu_in_mb"
-            )
-        states = (layer.optimizer or self.default).states
-        row_bytes = 4 * hparam.embedding_vec_size * (1 + states)
-        return max(hparam.workspace_size_per_gpu_in_mb * 2**20 // row_bytes, 1) * self.world
+        total, per_gpu = hparam.max_vocabulary_size_global, hparam.max_vocabulary_size_per_gpu
+        if not total and not per_gpu:
+            if hparam.workspace_size_per_gpu_in_mb is None:
+                refuse(
+                    f"{self.document.where(keys)}: needs slot_size_array, "
+                    "max_vocabulary_size_per_gpu, max_vocabulary_size_global or "
+                    "workspace_size_per_gpu_in_mb"
+                )
+            states = _states(layer.optimizer or self.default)
+            row_bytes = 4 * hparam.embedding_vec_size * (1 + states)
+            per_gpu = max(hparam.workspace_size_per_gpu_in_mb * 2**20 // row_bytes, 1)
+        return int(total or per_gpu * self.world)
 
-    def _factors(self, sparse: _SparseInput, keys: Keys) -> list[float]:
+    def _factors(self, sparse: Any, keys: Keys) -> list[float]:
         """Indices per sample and slot: the largest number that the input layer allows."""
         slots = sparse.slot_num
         for key in ("nnz_per_slot", "max_nnz"):
@@ -387,27 +326,8 @@ class _Model(base.Reading):
 _GPUS_PER_HOST: Final = 8
 
 
-class _Group(Loose):
-    local_embedding_list: list[Count]
-    global_embedding_list: list[list[int]] | None = None
-    table_placement_strategy: Literal["localized", "dp"]
-    num_sharding: Annotated[int, Field(ge=1, le=base.MAX_RANKS)] = at(
-        "num_sharding shards_count", 1
-    )
-    sharding_id: Count = at("sharding_id shard_id", 0)
-
-
-class _Groups(Loose):
-    gpus: Annotated[list[list[_Group]], Field(min_length=1, max_length=base.MAX_RANKS)]
-
-
 _Piece = tuple[int, int, int, bool]
 """A part of a table: its number, its GPU, the number of parts, and whether it is a whole copy."""
-
-
-def is_plan(value: object) -> bool:
-    """Whether the content of a file is a plan rather than a configuration."""
-    return isinstance(value, list)
 
 
 def import_hugectr_plan(
@@ -426,7 +346,7 @@ def import_hugectr_plan(
         InvalidInputError: names the key path of what is missing, unknown or contradictory.
     """
     document = Document(path, {"gpus": read_json(path) if value is None else value}, {})
-    gpus, assumed = validate(_Groups, document).gpus, {}
+    gpus, assumed = validate(_KEYS["plan"], document).gpus, {}
     world, local = len(gpus), local_world_size
     if local is None:
         local = world if world % _GPUS_PER_HOST else _GPUS_PER_HOST
@@ -457,7 +377,7 @@ def import_hugectr_plan(
 
 
 def _check_group(
-    document: Document, group: _Group, keys: Keys, num_tables: int, num_gpus: int
+    document: Document, group: Any, keys: Keys, num_tables: int, num_gpus: int
 ) -> None:
     for i, table in enumerate(group.local_embedding_list):
         if table >= num_tables:

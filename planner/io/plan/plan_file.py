@@ -5,18 +5,18 @@ on one rank is whole there; a table on several ranks is cut into as many equal c
 order of its rows.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from costmodels import sharding
+from costmodels.fields import Range
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError, refuse, refuse_any
@@ -85,8 +85,8 @@ class SavedPlan:
     workload_hash: str | None = None
     system: str | None = None
     system_hash: str | None = None
-    world_size: int | None = None
-    local_world_size: int | None = None
+    world_size: Annotated[int, Range(1, 10**6)] | None = None
+    local_world_size: Annotated[int, Range(1, 10**6)] | None = None
     whole: tuple[int, int] | None = None
     batch_size_per_rank: float | None = None
     pipeline: str | None = None
@@ -111,8 +111,6 @@ class _PlanKeys(schemas.Loose):
 
     plan: dict[str, dict[str, ParameterSchema]]
     schema_version: Annotated[int, Field(ge=1)] = SCHEMA_VERSION
-    world_size: Size | None = None
-    local_world_size: Size | None = None
     batch_size_per_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0)] | None = None
     whole: WholeSchema | None = None
     solver: SolverSchema | None = None
@@ -157,11 +155,7 @@ def _placement(
     """
     kind, ranks, step = entry.sharding_type, entry.ranks, 1
     kernel, ratio = entry.compute_kernel, entry.cache_ratio
-    same: dict[str, Any] = {
-        "sharding_type": kind,
-        "kernel": kernel,
-        "cache_load_factor_ratio": ratio,
-    }
+    same: Any = {"sharding_type": kind, "kernel": kernel, "cache_load_factor_ratio": ratio}
     if entry.shards:
         return sharding.TablePlacement(table=name, shards=shards_of(entry), **same)
     if table is None:
@@ -430,16 +424,11 @@ COLUMNS: Final = (
 
 def shards_csv(plan: sharding.Plan) -> str:
     """The shards of all tables in the plan's order, with the columns of :data:`COLUMNS`."""
+    cells = attrgetter("rank", *_CELLS)
     rows = [
-        (
-            placement.table,
-            placement.sharding_type.value,
-            placement.kernel.value,
-            placement.cache_load_factor_ratio,
-            *(getattr(shard, key) for key in ("rank", *_CELLS)),
-        )
-        for placement in plan.placements
-        for shard in placement.shards
+        (p.table, p.sharding_type, p.kernel, p.cache_load_factor_ratio, *cells(shard))
+        for p in plan.placements
+        for shard in p.shards
     ]
     return csv_text(COLUMNS, rows)
 
@@ -472,7 +461,8 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
     """
     columns, rows = documents.csv_rows(path, documents.read_text(path))
     tables: dict[str, dict[str, Any]] = {}
-    if sorted(columns) not in (sorted(_SHORT), sorted(COLUMNS)):
+    is_short = sorted(columns) == sorted(_SHORT)
+    if not is_short and sorted(columns) != sorted(COLUMNS):
         refuse(
             f"{path}:1: columns {', '.join(columns) or 'none'}: a plan has table and rank, or "
             f"{', '.join(COLUMNS)}"
@@ -481,28 +471,21 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
         where = f"{path}:{line}"
         if len(cells) != len(columns):
             refuse(f"{where}: has more or fewer cells than the first line has columns")
-        _add(tables, dict(zip(columns, cells, strict=True)), where)
-    for entry in tables.values():
-        if "sharding_type" not in entry:
-            kind = _SHORT_KINDS[len(entry["ranks"]) > 1]
-            kernel = sharding.ComputeKernel.FUSED
-            entry |= {"sharding_type": kind.value, "compute_kernel": kernel.value}
+        row = dict(zip(columns, cells, strict=True))
+        name, numbered = unguarded(row["table"]), [k for k in ("rank", *_CELLS) if k in row]
+        numbers = {key: _whole(row[key], f"{where}: {key}") for key in numbered}
+        said = {key: documents.parse_scalar(row[key]) for key in COLUMNS[1:4] if row.get(key)}
+        entry = tables.setdefault(name, {**said, "ranks" if is_short else "shards": []})
+        if {**entry, **said} != entry:
+            refuse(f"{where}: table {name!r} has another type, kernel or cache above; keep one")
+        if is_short:
+            entry["ranks"].append(numbers["rank"])
+        else:
+            entry["shards"].append(_shard_entry(sharding.Shard(**numbers), 1))
+    for entry in tables.values() if is_short else ():
+        kind = _SHORT_KINDS[len(entry["ranks"]) > 1]
+        entry |= {"sharding_type": kind, "compute_kernel": sharding.ComputeKernel.FUSED}
     return {"plan": {"": tables}}
-
-
-def _add(tables: dict[str, dict[str, Any]], row: dict[str, str], where: str) -> None:
-    name = unguarded(row["table"])
-    numbers = {key: _whole(row[key], f"{where}: {key}") for key in ("rank", *_CELLS) if key in row}
-    if len(row) == len(_SHORT):
-        tables.setdefault(name, {"ranks": []})["ranks"].append(numbers["rank"])
-        return
-    said: dict[str, Any] = {key: row[key] for key in ("sharding_type", "compute_kernel")}
-    if row["cache_load_factor"]:
-        said["cache_load_factor"] = documents.parse_scalar(row["cache_load_factor"])
-    entry = tables.setdefault(name, {**said, "shards": []})
-    if {key: entry[key] for key in said} != said:
-        refuse(f"{where}: table {name!r} has another type, kernel or cache above; keep one")
-    entry["shards"].append(_shard_entry(sharding.Shard(**numbers), 1))
 
 
 def _whole(text: str, where: str) -> int:

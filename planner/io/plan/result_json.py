@@ -9,8 +9,6 @@ change, and to the new entries of its tables, as in ``plan.json``.
 listed under ``restart`` with the reason; to move them, load a checkpoint under the new plan.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -91,7 +89,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "curve": [{**asdict(p), "payback_s": p.move.payback_s} for p in result.curve],
         "alternatives": [{"name": c.name, **_times(c.estimate)} for c in result.runners_up],
         "baselines": [{"name": c.name, **_times(c.estimate)} for c in result.baselines],
-        "provenance": estimate.provenance,
+        "provenance": result.problem.topology.provenance,
         "warnings": list(dict.fromkeys((*result.warnings, *estimate.warnings))),
     }
     plain: dict[str, Any] = _plain(values)

@@ -12,21 +12,17 @@ by their headers; times are those of out-of-place operations. The environment th
 into its JSON is not kept, nor are the names of hosts.
 """
 
-from __future__ import annotations
-
-import functools
 import json
 import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Final
 
 import numpy as np
-from pydantic import Field
 
 from costmodels.errors import CostModelError
 from costmodels.fabrics import fabric_named
@@ -34,19 +30,16 @@ from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Topology
 from costmodels.units import GB, US
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, configs_folder, csv_rows, parse_json, read_text
-from planner.io.schemas import row_schema, validate
+from planner.io import documents
+from planner.io.schemas import Lax, collect, schemas_of, validate
 from planner.support.files import csv_text, unguarded
 
-COLUMNS: Final = (
-    "set", "collective", "nodes", "gpus_per_node", "ranks", "domain_gpus", "device", "network",
-    "network_GBps", "library", "version", "harness", "role", "source", "licence", "notes",
-    "points_bytes_us",
-)  # fmt: skip
+_WORDS: Final = documents.read_words("collectives")
+_KEYS: Final = schemas_of(_WORDS, Lax, number=float)
+COLUMNS: Final = tuple(_WORDS["keys"]["row"])
 _TEXTS: Final = ("device", "network", "library", "harness", "role", "licence", "notes")
 """Columns that are fields of a record."""
 PREDICTING_ROLES: Final = ("calibrate", "calibrate-optional")
-ROLES: Final = (*PREDICTING_ROLES, "validate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +83,10 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
     return tuple(curves)
 
 
-@functools.lru_cache(maxsize=1)
+@cache
 def shipped_curves() -> tuple[CurveRecord, ...]:
     """All rows of ``configs/calibrations/collectives.csv``."""
-    return read_curves(configs_folder() / "calibrations" / "collectives.csv")
+    return read_curves(documents.configs_folder() / "calibrations" / "collectives.csv")
 
 
 def read_curves(path: Path) -> tuple[CurveRecord, ...]:
@@ -102,20 +95,19 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
     Raises:
         InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
-    header, body = csv_rows(path, read_text(path))
+    header, body = documents.csv_rows(path, documents.read_text(path))
     if missing := [c for c in COLUMNS if c not in header]:
         refuse(f"{path}:1: columns missing: {', '.join(missing)}")
-    records, problems = [], []
+    problems: list[str] = []
+    records = []
     for line, row in body:
-        try:
-            cells = zip_longest(header, row[: len(header)], fillvalue="")
-            records.append(_record({k: unguarded(v.strip()) for k, v in cells}))
-        except (ValueError, CostModelError) as error:
-            problems.append(f"{path}:{line}: {error}")
+        cells = {k: v.strip() for k, v in zip(header, row, strict=False) if v.strip()}
+        document = documents.Document(path, {k: unguarded(v) for k, v in cells.items()}, {(): line})
+        records.append(collect(problems, document.where(()), partial(_record, document)))
     refuse_any(problems)
     if not records:
         refuse(f"{path}: no rows")
-    return tuple(records)
+    return tuple(filter(None, records))
 
 
 def curves_text(records: Iterable[CurveRecord]) -> str:
@@ -123,25 +115,22 @@ def curves_text(records: Iterable[CurveRecord]) -> str:
     return csv_text(COLUMNS, ([_row(record)[c] for c in COLUMNS] for record in records))
 
 
-def _record(row: dict[str, str]) -> CurveRecord:
-    for column, known in (("role", ROLES), ("collective", [*Collective])):
-        if row[column] not in known:
-            refuse(f"{column} {row[column]!r} is not one of {', '.join(known)}")
-    nodes, ranks, domain = (_whole(row, c) for c in ("nodes", "ranks", "domain_gpus"))
-    points = [_point(text) for text in row["points_bytes_us"].split()]
+def _record(document: documents.Document) -> CurveRecord:
+    row = validate(_KEYS["row"], document)
+    points = [_point(text) for text in row.points_bytes_us.split()]
     curve = CollectiveCurve(
-        collective=Collective(row["collective"]),
-        ranks=ranks,
-        domains=-(-ranks // domain),
+        collective=Collective(row.collective),
+        ranks=row.ranks,
+        domains=-(-row.ranks // row.domain_gpus),
         size_bytes=tuple(size for size, _ in points),
         time_s=tuple(time * US for _, time in points),
-        network_bytes_per_s=float(row["network_GBps"] or 0) * GB,
-        version=row["version"],
-        source=row["source"],
-        fabric=fabric_named(row["network"]),
+        network_bytes_per_s=row.network_GBps * GB,
+        version=row.version,
+        source=row.source,
+        fabric=fabric_named(row.network),
     )
-    texts = {name: row[name] for name in _TEXTS}
-    return CurveRecord(set_name=row["set"], nodes=nodes, curve=curve, **texts)
+    texts = {name: getattr(row, name) for name in _TEXTS}
+    return CurveRecord(set_name=row.set, nodes=row.nodes, curve=curve, **texts)
 
 
 def _row(record: CurveRecord) -> dict[str, str]:
@@ -160,13 +149,6 @@ def _row(record: CurveRecord) -> dict[str, str]:
         "source": curve.source,
         "points_bytes_us": " ".join(f"{size:.0f}:{time / US:.6g}" for size, time in pairs),
     }
-
-
-def _whole(row: dict[str, str], column: str) -> int:
-    text = row[column]
-    if not text.isdecimal() or int(text) < 1:
-        refuse(f"{column} must be a whole number of at least 1, got {text!r}")
-    return int(text)
 
 
 def _point(text: str) -> tuple[float, float]:
@@ -229,10 +211,6 @@ class _Table:
     ratios: list[float] = field(default_factory=list)
 
 
-_Log = tuple[list[_Table], str, dict[str, str]]
-"""What was read from one log: its tables, the version, and fields of records."""
-
-
 def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ...]:
     """Read one curve for each collective of each log.
 
@@ -252,7 +230,7 @@ def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ..
 
 
 def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
-    text = read_text(path)
+    text = documents.read_text(path)
     is_json = text.lstrip().startswith("{")
     tables, version, told = _read_json(text, path) if is_json else _read_text(text)
     points: dict[tuple[Collective, int, int], list[tuple[float, float]]] = defaultdict(list)
@@ -360,20 +338,9 @@ def _averaged(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tup
     return tuple(sizes.tolist()), tuple(times_s.tolist())
 
 
-_Real = Annotated[float, Field(strict=False)]
-_Device: Any = row_schema(hostname=str)
-_Result: Any = row_schema(size=_Real, out_of_place=row_schema(time=_Real))
-_JsonLog: Any = row_schema(
-    results=list[_Result],
-    devices=(list[_Device] | None, None),
-    args=(Any, ""),
-    nccl_version=(Any, None),
-)
-
-
-def _read_json(text: str, path: Path) -> _Log:
-    """Read the JSON that ``nccl-tests -J`` writes."""
-    log = validate(_JsonLog, Document(path, parse_json(text, path), {}))
+def _read_json(text: str, path: Path) -> tuple[list[_Table], str, dict[str, str]]:
+    """The table, the version and fields of records in the JSON that ``nccl-tests -J`` writes."""
+    log = validate(_KEYS["log"], documents.Document(path, documents.parse_json(text, path), {}))
     table = _Table(
         program=_program_in(json.dumps(log.args)),
         hosts={i: device.hostname for i, device in enumerate(log.devices or ())},
@@ -383,7 +350,7 @@ def _read_json(text: str, path: Path) -> _Log:
     return [table], _version_text(log.nccl_version), told
 
 
-def _read_text(text: str) -> _Log:
+def _read_text(text: str) -> tuple[list[_Table], str, dict[str, str]]:
     lines = [_PREFIX.sub("", line, count=1) for line in text.splitlines()]
     if param := _read_param(lines):
         return param, "", {"library": "NCCL", "harness": "PARAM comms"}

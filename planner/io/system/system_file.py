@@ -4,8 +4,6 @@ A number is written with its unit and where it comes from. A system can name a c
 ranks, which is JSON.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import itertools
@@ -16,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 
@@ -120,7 +118,7 @@ class FabricSchema(schemas.Strict):
     pods: PodsSchema | None = None
 
     @model_validator(mode="after")
-    def _every_key_counts(self) -> FabricSchema:
+    def _every_key_counts(self) -> Self:
         """Refuse a state beside the efficiency that it would change."""
         if self.efficiency is not None and "state" in self.model_fields_set:
             refuse("state contradicts efficiency, which says what the network reaches; keep one")
@@ -159,7 +157,7 @@ class LayoutSchema(schemas.Strict):
     ) = None
 
     @model_validator(mode="after")
-    def _whole_hosts(self) -> LayoutSchema:
+    def _whole_hosts(self) -> Self:
         """Refuse a domain that ends inside a host."""
         given, host = self.domain_size, self.gpus_per_host
         sizes = given if isinstance(given, list) else [given or host]
@@ -179,7 +177,7 @@ class RankSchema(schemas.Strict):
     speed: Speed | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> RankSchema:
+    def _says_something(self) -> Self:
         """Refuse an entry that leaves its ranks as they are."""
         if self.hbm_capacity is None and self.speed is None:
             refuse("says nothing about its ranks; give hbm_capacity or speed, or remove the entry")
@@ -236,7 +234,7 @@ class SystemSchema(schemas.Strict):
     fitted: FittedSchema | None = None
 
     @model_validator(mode="after")
-    def _every_key_counts(self) -> SystemSchema:
+    def _every_key_counts(self) -> Self:
         """Refuse keys that another key, or its absence, would leave without effect."""
         if self.links.domain is not None and self.layout.domain_size is None:
             refuse(
@@ -604,19 +602,19 @@ def _provenance(value: Any, name: str = "") -> Iterator[Provenance]:
 
 
 @functools.cache
-def _adapter() -> TypeAdapter[Calibration]:
+def _adapter() -> "TypeAdapter[Calibration]":
     """Made when a calibration is read: most commands read none, and it takes milliseconds."""
     from costmodels.calibration.fitting import Calibration
 
     return TypeAdapter(Calibration)
 
 
-def write_calibration(path: Path, calibration: Calibration) -> None:
+def write_calibration(path: Path, calibration: "Calibration") -> None:
     """Write the constants, the errors of the fit, and doubtful points."""
     write_text_atomic(path, _adapter().dump_json(calibration, indent=1).decode() + "\n")
 
 
-def read_calibration(path: str | Path) -> Calibration:
+def read_calibration(path: str | Path) -> "Calibration":
     """Read a calibration that :func:`write_calibration` has written.
 
     Raises:

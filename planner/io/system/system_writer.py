@@ -1,9 +1,8 @@
 """Writes system files: fitted factors, calibrated CPU ranks, calls of a host, and measured devices.
 
-A file names its base, and has the numbers that replace those of the base.
+A file names its base, and has the numbers that replace those of the base. Those of a measured
+device come from the raw rows of its calibration, which are read here.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -11,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from costmodels.calibration import device
 from costmodels.calibration.fit_fbgemm import BlockErrors, FbgemmFit, LookupRow, fit_fbgemm
@@ -22,12 +23,11 @@ from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import FITTED_KINDS, Device, FittedFactors, Topology
 from costmodels.units import GB, GIB, US
+from costmodels.workload import Optimizer
 from planner.errors import InvalidInputError, refuse
-from planner.io import documents
-from planner.io.schemas import made, validate
+from planner.io import documents, schemas
 from planner.io.system import system_file
 from planner.io.system.collective_curves import CurveRecord, curves_text
-from planner.io.system.measured_rows import MeasuredRows
 from planner.support.files import write_text_atomic, write_texts_atomic
 
 _NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
@@ -204,6 +204,106 @@ def write_host_calls(path: Path, calls: device.HostCalls) -> None:
 
 # ------------------------------------------------------------------ devices that were measured
 
+_ROWS: Final = schemas.schemas_of(
+    documents.read_words("rows"),
+    text=Annotated[str, Field(max_length=400)],
+    law=Annotated[str, Field(pattern=r"^(uniform|zipf \d{1,2}(\.\d{1,6})?)$")],
+    optimizer=Annotated[Optimizer, Field(strict=False)],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRows:
+    """The rows of a file.
+
+    Attributes:
+        path: the file.
+        environment: its first row: the device, the software and the day.
+        rows: all rows that hold a measurement, as they stand in the file.
+        failed: what could not be measured, and why, in words.
+    """
+
+    path: Path
+    environment: device.Row
+    rows: tuple[device.Row, ...]
+    failed: tuple[str, ...]
+
+    def of_block(self, *blocks: str) -> tuple[device.Row, ...]:
+        """The rows of some blocks."""
+        return tuple(row for row in self.rows if row["block"] in blocks)
+
+    def machine(self, *software: str) -> str:
+        """Device and software in a few words, as the source of what is fitted to the rows.
+
+        Args:
+            software: keys of the environment to name beside torch and the driver.
+        """
+        known = self.environment
+        card = str(known.get("gpu") or known.get("cpu") or "unknown device")
+        keys = [key for key in ("torch", *software, "driver") if known.get(key)]
+        return ", ".join([card, *(f"{key} {known[key]}" for key in keys)])
+
+
+def read_rows(path: Path) -> MeasuredRows:
+    """Read and check a file of rows (docs/reference/formats.md): one JSON object a line.
+
+    Every row that a fit reads is checked here, so that a fit meets numbers that are finite and
+    above 0 only.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or a row is not as described; the message names
+            the line of the first such row.
+    """
+    rows: list[device.Row] = []
+    failed: list[str] = []
+    environment: device.Row | None = None
+    for number, line in enumerate(documents.read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        row = documents.parse_json(line, path, line=number)
+        document = documents.Document(path, row, {(): number})
+        head = schemas.validate(_ROWS["every row"], document)
+        if (head.block == "ceilings" and head.what == "env") != (environment is None):
+            refuse(
+                f"{path}:{number}: the first row must describe the machine, and only the first "
+                'row: {"block": "ceilings", "what": "env", "gpu": ..., "torch": ...}'
+            )
+        if environment is None:
+            schemas.validate(_ROWS["the machine"], document)
+            environment = row
+        elif head.error is not None:
+            name = " ".join(str(row[k]) for k in ("block", "what", "operation", "id") if row.get(k))
+            failed.append(f"{name[:100]}: {head.error[:200]}")
+        else:
+            schemas.validate(_schema(head, row), document)
+            _check(document, row)
+            rows.append(row)
+    if environment is None:
+        refuse(f"{path}: no rows")
+    return MeasuredRows(path=path, environment=environment, rows=tuple(rows), failed=tuple(failed))
+
+
+def _schema(head: Any, row: device.Row) -> Any:
+    """What a row that holds a measurement has to be like."""
+    if head.block != "ceilings":
+        return _ROWS.get(head.block, schemas.Loose)
+    if head.what.startswith("kernel gap"):
+        return _ROWS["a gap"]
+    is_call = "wall_us" in row or head.what in (device.EAGER_CALL, device.EAGER_PASS)
+    return _ROWS.get(head.what, _ROWS["a call" if is_call else "another ceiling"])
+
+
+def _check(document: documents.Document, row: device.Row) -> None:
+    """Refuse a row whose values do not go together."""
+    if row["block"] in device.LOOKUP_BLOCKS and row["uniq"] > row["N"]:
+        told = f"uniq ({row['uniq']}) must not exceed N ({row['N']}), the indices of the call"
+        document.refuse((), row, told)
+    if row["block"] == "collectives":
+        keys, ranks = ("sent_bytes", "kept_bytes"), row["ranks"]
+        told = f"{' and '.join(keys)} must have a number for each of {ranks} ranks"
+        if any(len(row[key]) != ranks for key in keys):
+            document.refuse((), row, told)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
@@ -244,7 +344,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     start = documents.locate(base, "systems")
     _refuse_itself(path, start, "the rows start from")
     document = system_file.read_system(start)
-    schema = validate(system_file.SystemSchema, document)
+    schema = schemas.validate(system_file.SystemSchema, document)
     if schema.calibration is not None:
         refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
     topology, machine = system_file.named_system(document), _note(measured.machine())
@@ -271,7 +371,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     (found, text), lookups = checked(values), None
     if rows := measured.of_block(*device.LOOKUP_BLOCKS):
         known = map(LookupRow.of, rows)
-        lookups = made(str(measured.path), lambda: fit_fbgemm([*known], found))
+        lookups = schemas.made(str(measured.path), lambda: fit_fbgemm([*known], found))
         values["lookup"] = _lookup_section(lookups, measured)
         found, text = checked(values)
     write_texts_atomic({**texts, path: text})
@@ -291,21 +391,21 @@ def _replaced(base: Topology, found: Topology) -> tuple[tuple[str, str, str], ..
     return tuple(entry for entry in both if entry[1] != entry[2])
 
 
-def _kept(rates: device.Rates, lookups: FbgemmFit | None) -> tuple[str, ...]:
+def _kept(rates: dict[str, Any], lookups: FbgemmFit | None) -> tuple[str, ...]:
     """What the rows do not say."""
     numbers = documents.read_words("rows")["numbers"]
-    said = {row["what"]: getattr(rates, row["rate"]) for row in numbers if "what" in row}
-    said["rates of matrix products"] = rates.products_flops or None
+    said = {row["what"]: rates.get(row["rate"]) for row in numbers if "what" in row}
+    said["rates of matrix products"] = rates["products_flops"] or None
     said["lookups"] = lookups
     return tuple(what for what, value in said.items() if value is None)
 
 
-def _other_card(base: Device, rates: device.Rates, card: str) -> str:
+def _other_card(base: Device, rates: dict[str, Any], card: str) -> str:
     """How a measured card differs from the base's, by the first word of its name or its size."""
     told = f"the rows are of {card!r}"
     if base.name.upper().partition("-")[0] not in re.findall("[A-Z0-9]+", card.upper()):
         return f"{told}, the base has {base.name}"
-    counts = rates.num_multiprocessors, base.num_multiprocessors
+    counts = rates["num_multiprocessors"], base.num_multiprocessors
     if all(counts) and counts[0] != counts[1]:
         return f"{told} with {counts[0]} multiprocessors, {base.name} of the base has {counts[1]}"
     return ""
@@ -325,12 +425,12 @@ def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
     }
 
 
-def _sections(base: Any, rates: device.Rates, machine: str) -> Sections:
+def _sections(base: Any, rates: dict[str, Any], machine: str) -> Sections:
     """All sections that have measured numbers, but lookups."""
     found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
     for row in documents.read_words("rows")["numbers"]:
         size, unit = next(unit for end, unit in _UNITS.items() if row["rate"].endswith(end))
-        if value := getattr(rates, row["rate"]):
+        if value := rates.get(row["rate"]):
             text = f"{value / size:{row['digits']}}{unit} (measured, {row.get('how', '')}{machine})"
             found[row["section"]][row["key"]] = text
     found["device"] |= _products(base, rates, machine)
@@ -358,14 +458,14 @@ def _way(path: Path, file: Path) -> str:
     return os.path.relpath(file.resolve(), path.parent.resolve())
 
 
-def _products(base: Any, rates: device.Rates, note: str) -> Sections:
+def _products(base: Any, rates: dict[str, Any], note: str) -> Sections:
     """Rates of products: a rate times the efficiency is what was measured.
 
     The efficiency is the measured share of the base's rate of one type. So this type keeps its
     peak, and the others get the peak at which the same efficiency gives their measured rate. Types
     that were not measured keep what the base says.
     """
-    measured = dict(rates.products_flops)
+    measured = rates["products_flops"]
     reference = next((t for t in _EFFICIENCY_OF if t in measured and t in base.flops), None)
     if reference is None:
         return {}

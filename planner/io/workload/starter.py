@@ -9,20 +9,19 @@ given has a comment that asks for it.
 :func:`workload_from_dataframe` makes a workload from a table of tables in memory.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.errors import InvalidValueError
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse
 from planner.io import documents
+from planner.io.schemas import made
 from planner.io.workload import table_list as lists
 from planner.io.workload.workload_file import workload_file_of, workload_text
 
@@ -247,10 +246,7 @@ def workload_from_dataframe(
             "DataFrame: column 'constraints' is no part of a workload; drop it, and give "
             "planner.plan(..., constraints=planner.Constraints(...))"
         )
-    try:
-        return replace(found.workload, **changes)
-    except InvalidValueError as error:
-        raise InvalidInputError(str(error)) from error
+    return made("DataFrame", partial(replace, found.workload, **changes))
 
 
 def _entries(frame: Any) -> Iterator[dict[str, Any]]:

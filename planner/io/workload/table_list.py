@@ -8,20 +8,16 @@ pooling factor, and a word says how rows are pooled.
 Also reads which feature belongs to which table, from a file or the command line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, Final
-
-from pydantic import Field
+from typing import Any, Final
 
 from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.io import documents
 from planner.io.documents import Document, Keys, parse_scalar, read_text, read_words, show
-from planner.io.schemas import nearest, row_schema, validate
+from planner.io.schemas import nearest, schemas_of, validate
 from planner.io.workload import workload_schema as spec
 from planner.profiling.statistics import ByFeature
 
@@ -197,13 +193,8 @@ def document_of(path: Path, tables: list[dict[str, Any]], lines: dict[Keys, int]
 def _separator(text: str) -> str:
     """What splits the first line into the most columns of a list; a comma where none does."""
     line = text.lstrip().split("\n", 1)[0][:10_000]
-
-    def known(separator: str) -> int:
-        return len(
-            {known_column(w.strip().strip("\"'")) for w in line.split(separator)} & {*NEEDED}
-        )
-
-    return max(_SEPARATORS, key=known)
+    words = {mark: [w.strip().strip("\"'") for w in line.split(mark)] for mark in _SEPARATORS}
+    return max(words, key=lambda mark: len({*NEEDED}.intersection(map(known_column, words[mark]))))
 
 
 def _without_index(header: list[str]) -> tuple[list[str], int]:
@@ -263,7 +254,7 @@ def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
     problems: list[str] = []
     for entry in entries:
         try:
-            found = _inline(entry) if "=" in entry else _file(Path(entry))
+            found = _pair(entry) if "=" in entry else _file(Path(entry))
         except InvalidInputError as error:
             problems += error.problems
             continue
@@ -278,20 +269,11 @@ def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
     return ByFeature(tables, rows) if entries else None
 
 
-def _inline(entry: str) -> ByFeature:
-    feature, _, table = entry.partition("=")
-    if not feature.strip() or not table.strip():
+def _pair(entry: str) -> ByFeature:
+    feature, _, table = map(str.strip, entry.partition("="))
+    if not feature or not table:
         refuse(f"--table-map {entry!r}: write feature=table")
-    return ByFeature({feature.strip(): table.strip()})
-
-
-_Table: Any = row_schema(
-    name=str,
-    features=(Annotated[list[str], Field(min_length=1)] | None, None),
-    num_embeddings=(Annotated[int, Field(ge=1, le=2**48)] | None, None),
-    count=(Annotated[int, Field(ge=1, le=spec.MAX_TABLES)], 1),
-)
-_Tables: Any = row_schema(tables=list[_Table])
+    return ByFeature({feature: table})
 
 
 def _file(path: Path) -> ByFeature:
@@ -301,7 +283,7 @@ def _file(path: Path) -> ByFeature:
         return ByFeature(data)
     tables: dict[str, str] = {}
     rows: dict[str, int] = {}
-    for entry in validate(_Tables, Document(where, data, lines)).tables:
+    for entry in validate(schemas_of(WORDS)["file"], Document(where, data, lines)).tables:
         for name in spec.names_of(entry):
             for feature in spec.features_of(entry, name):
                 if feature in tables:

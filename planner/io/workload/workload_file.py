@@ -3,8 +3,6 @@
 What is written reads back as equal; a note for a key becomes a comment behind it.
 """
 
-from __future__ import annotations
-
 import glob
 import textwrap
 from collections import Counter
@@ -22,6 +20,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.topology import refuse_contradictions
 from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
+from planner import problem
 from planner.errors import refuse, refuse_any
 from planner.io import documents
 from planner.io.constraints import constraints_of, table_constraint, unmatched
@@ -29,14 +28,6 @@ from planner.io.schemas import as_noun, collect, each, entry_of, made, noun_of, 
 from planner.io.system.system_file import load_system
 from planner.io.workload import workload_schema as spec
 from planner.io.workload.table_list import LIST_ENDINGS, document_of, read_table_list
-from planner.problem import (
-    CHOICES,
-    NO_CONSTRAINTS,
-    Constraints,
-    Level,
-    PlanningProblem,
-    TableConstraint,
-)
 from planner.profiling.stats import TableStats, load_stats, undersampled_remark
 from planner.support.text import counted
 
@@ -97,7 +88,7 @@ class WorkloadFile:
     """
 
     workload: Workload
-    constraints: Constraints
+    constraints: problem.Constraints
     warnings: tuple[str, ...] = ()
     assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -120,7 +111,7 @@ def load_workload(source: str | Path) -> Workload:
         'small_demo'
     """
     file = load_workload_file(source)
-    if file.constraints != Constraints():
+    if file.constraints != problem.Constraints():
         refuse(
             f"{source}: key 'constraints': load_workload returns the workload alone, and these "
             "constraints would be lost; call load_problem(workload, system, gpus=N) and solve that "
@@ -178,15 +169,14 @@ def workload_file_of(document: documents.Document) -> WorkloadFile:
         where = document.where(("tables",))
         refuse(f"{where}: value {total:,} tables: must be at most {most:,}")
     problems: list[str] = []
-    tables: list[Table] = []
+    tables: list[Table | None] = []
     measured: dict[str, TableStats] = {}
-    limits: list[TableConstraint] = []
+    limits: list[problem.TableConstraint] = []
     every = [(i, name, e) for i, e in enumerate(schema.tables) for name in spec.names_of(e)]
     counts = Counter(name for _, name, _ in every)
     for index, name, entry in every:
         build = partial(_table, entry, name, index, schema, document, measured)
-        table = collect(problems, document.where(("tables", index)), build)
-        tables += [table] if table is not None else []
+        tables.append(collect(problems, document.where(("tables", index)), build))
         if entry.constraints.model_fields_set:
             limits.append(table_constraint(glob.escape(name), entry.constraints))
     problems += [
@@ -202,7 +192,7 @@ def workload_file_of(document: documents.Document) -> WorkloadFile:
     refuse_any(list(dict.fromkeys(problems)))
     both = {"layers": layers, "operators": operators}
     dense = made(place, lambda: noun_of(DenseArch, schema.dense, **both))
-    workload = made(str(document.path), lambda: _workload(schema, tables, dense))
+    workload = made(str(document.path), lambda: _workload(schema, filter(None, tables), dense))
     made(place, partial(dense_layers, workload))
     return WorkloadFile(
         workload=workload,
@@ -276,7 +266,7 @@ def _operators(schema: spec.DenseSchema, document: documents.Document) -> Operat
     return made(str(path), partial(noun_of, OperatorList, found))
 
 
-def _workload(schema: spec.WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
+def _workload(schema: spec.WorkloadSchema, tables: Iterable[Table], dense: DenseArch) -> Workload:
     training = schema.training
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
         refuse("pipeline lookahead needs lookahead, the number of batches; add lookahead: 8")
@@ -304,11 +294,10 @@ def _table(
     factors = each(entry.pooling_factor, len(features), document, keys)
     if stats is not None and keys[-1] not in entry.model_fields_set:
         factors = [stats.features.get(f, stats.pooling).mean for f in features]
-    rows, law = (
-        entry.num_embeddings,
-        entry.distribution or spec.LAWS["uniform"](kind="uniform"),
-    )
-    law = stats.distribution(rows) if stats else as_noun(law, num_embeddings=rows)
+    rows = entry.num_embeddings
+    law: Any = stats.distribution(rows) if stats else Uniform(num_embeddings=rows)
+    if stats is None and entry.distribution is not None:
+        law = as_noun(entry.distribution, num_embeddings=rows)
     if (given := entry.distinct_per_batch) is not None:
         if not isinstance(given, list):
             indices = training.batch_size_per_rank * float(sum(factors))
@@ -342,7 +331,7 @@ def load_problem(
     *,
     gpus: int | None = None,
     gpus_per_host: int | None = None,
-) -> PlanningProblem:
+) -> problem.PlanningProblem:
     """Read a workload with its constraints, and the system to plan it for.
 
     ``planner.solve`` plans the problem.
@@ -363,7 +352,9 @@ def load_problem(
     """
     file = load_workload_file(workload)
     topology = load_system(system, gpus=gpus, gpus_per_host=gpus_per_host)
-    return PlanningProblem(workload=file.workload, topology=topology, constraints=file.constraints)
+    return problem.PlanningProblem(
+        workload=file.workload, topology=topology, constraints=file.constraints
+    )
 
 
 # ------------------------------------------------------------------ writing
@@ -381,7 +372,7 @@ with the name of a table."""
 
 def workload_text(
     workload: Workload,
-    constraints: Constraints = NO_CONSTRAINTS,
+    constraints: problem.Constraints = problem.NO_CONSTRAINTS,
     *,
     header: Sequence[str] = (),
     notes: Notes | None = None,
@@ -517,10 +508,10 @@ def _tables(
         yield {key: value for key, value in ordered.items() if value is not None}
 
 
-def _rules(constraints: Constraints) -> list[dict[str, Any]]:
-    """Constraints as entries of a list, in the order in which they are read back."""
-    listed = entry_of(constraints, always=CHOICES)
-    everywhere = {k: listed[k] for k, kind in CHOICES.items() if {*listed[k]} != {*kind}}
+def _rules(constraints: problem.Constraints) -> list[dict[str, Any]]:
+    """problem.Constraints as entries of a list, in the order in which they are read back."""
+    listed = entry_of(constraints, always=problem.CHOICES)
+    everywhere = {k: listed[k] for k, kind in problem.CHOICES.items() if {*listed[k]} != {*kind}}
     rules: list[dict[str, Any]] = [{"tables": "*", **everywhere}] if everywhere else []
     for rule in constraints.tables:
         entry = entry_of(rule, always=("min_column_width",))
@@ -531,7 +522,7 @@ def _rules(constraints: Constraints) -> list[dict[str, Any]]:
         what = "shards" if count.counts_shards else "tables"
         rules.append({"tables": list(count.patterns), f"max_{what}_per_{count.level}": count.most})
     for limit in constraints.memory:
-        what, at = ("device", "ranks") if limit.level is Level.RANK else ("host", "hosts")
+        what, at = ("device", "ranks") if limit.level is problem.Level.RANK else ("host", "hosts")
         places = {at: list(limit.places)} if limit.places else {}
         rules.append({f"{what}_memory": bytes_text(limit.most_bytes), **places})
     return rules

@@ -1,7 +1,5 @@
 """The keys of a workload file."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import typing
@@ -61,15 +59,12 @@ OperatorSchema: Any = schemas.schema_of(
     "OperatorSchema",
     without=("shared_bytes",),
     shape=Annotated[list[schemas.Count], Field(max_length=16)],
-    num_repeats=schemas.Positive,
-    flash_version=Annotated[int, Field(ge=1, le=3)],
     function=Annotated[str, Field(max_length=64)],
 )
 _Operators: Any = Annotated[list[OperatorSchema], Field(max_length=100_000)]
 OperatorListSchema: Any = schemas.schema_of(
     OperatorList,
     "OperatorListSchema",
-    batch_size_per_rank=Annotated[schemas.Positive, Field(le=10**8)],
     source=str,
     before_tables=_Operators,
     after_tables=_Operators,
@@ -172,8 +167,6 @@ class _TableKeys(schemas.Strict):
     """
 
     name: schemas.Name
-    num_embeddings: Annotated[schemas.Positive, Field(le=2**48)]
-    embedding_dim: Annotated[schemas.Positive, Field(le=16_384)]
     features: Annotated[list[schemas.Name], Field(min_length=1)] | None = None
     pooling_factor: schemas.PoolingFactor | list[schemas.PoolingFactor] = 1.0
     distribution: DistributionSchema | None = None
@@ -230,9 +223,6 @@ class _TrainingKeys(schemas.Strict):
     deduplicate_indices: bool = False
     index_bytes: Literal[4, 8] = 8
     between_steps: schemas.Duration | None = None
-    gradient_accumulation: Annotated[schemas.Positive, Field(le=10**6)] = 1
-    tensor_parallel: Annotated[schemas.Positive, Field(le=1024)] = 1
-    input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
     lookahead: Annotated[schemas.Positive, Field(le=10_000)] | None = None
     batch_shares: Shares | Literal["proportional"] | None = None
 
@@ -256,9 +246,6 @@ class _DenseKeys(schemas.Strict):
     ``ops`` names a file that holds what ``operators`` holds; it lies beside the workload file.
     """
 
-    num_dense_features: Annotated[schemas.Count, Field(le=10**8)] = 0
-    bottom_mlp: list[schemas.Width] = Field(default_factory=list)
-    top_mlp: list[schemas.Width] = Field(default_factory=list)
     layers: Annotated[list[dict[str, Any]], Field(max_length=10_000), _LAYERS] = Field(
         default_factory=list
     )

@@ -1,17 +1,18 @@
-"""One plan in time and space: what its iteration waits for, and where everything is."""
+"""One plan in time and space, beside other values, moves and plans; and what figures rest on."""
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from dataclasses import replace
 from operator import attrgetter
-from typing import final
+from typing import Final, final
 
 import numpy as np
 from markupsafe import Markup
 
 from costmodels import units
-from costmodels.estimates import IterationEstimate, MemoryLedger, RankMemory, StageTime
+from costmodels.estimates import IterationEstimate, MemoryLedger, RankMemory, Source, StageTime
 from costmodels.memory import ALLOCATOR_RATIO
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import output_traffic_bytes
@@ -23,6 +24,7 @@ from planner.report.figures import FAMILIES, family, family_keys
 from planner.report.page import Bar, Lane, block, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
+from planner.support.text import counted
 
 # ------------------------------------------------------------------ timeline
 
@@ -195,16 +197,7 @@ _MEMORY_MOST_ROWS = 16
 _AT_ENDS = 6
 """This many rows are shown at each end of a long list."""
 
-PURPOSES: dict[str, str] = {
-    "weights": "weights",
-    "optimizer": "optimizer state",
-    "gradients": "gradients",
-    "cache": "cache",
-    "buffers": "buffers",
-    "dense": "dense part",
-    "reserved": "reserve",
-}
-"""The fields of the ledger, without ``_bytes``, and their names for people; the reserve last."""
+PURPOSES: Final[dict[str, str]] = figures.WORDS["purposes"]
 
 
 @final
@@ -231,7 +224,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
         told = f"{hidden} groups of ranks between the fullest and the emptiest left out."
         facts = [Fact("Hosts", figures.fullest_hosts(ledger)[:_AT_ENDS])]
         if result.problem.topology.compute_device != "cpu":
-            facts.insert(0, _reserve(ledger.fullest))
+            facts.insert(0, Fact("Reserve", _reserve(ledger.fullest)))
         return Section.of(
             self.title,
             shown[:_AT_ENDS] + shown[-_AT_ENDS:] if hidden else shown,
@@ -278,16 +271,15 @@ def _fullest_first(ledger: MemoryLedger) -> list[RankMemory]:
     return sorted(ledger.ranks, key=lambda r: (r.headroom_bytes, r.rank))
 
 
-def _reserve(rank: RankMemory) -> Fact:
+def _reserve(rank: RankMemory) -> tuple[str, ...]:
     """The reserve, beside what PyTorch's allocator adds to the bytes that it gives out."""
     least, usual, most = map(base.format_share, ALLOCATOR_RATIO)
     more = base.format_gib(ALLOCATOR_RATIO[-1] * (rank.used_bytes - rank.reserved_bytes))
-    parts = (
+    return (
         f"{base.format_gib(rank.reserved_bytes)} GiB",
         f"PyTorch's allocator added {least} to {most} in measured steps, {usual} in the median",
         f"here up to {more} GiB",
     )
-    return Fact("Reserve", parts)
 
 
 def purposes_bytes(rank: RankMemory) -> dict[str, float]:
@@ -397,3 +389,149 @@ def _listed(result: PlanningResult) -> Section:
 
 def _hot_ratio(table: Table) -> float:
     return table.distribution.access_share(max(1.0, _HOT_RATIO * table.num_embeddings))
+
+
+# ------------------------------------------------------------------ other values, moves, sources
+
+
+@final
+class AssumedSection(AbstractReportSection, order=15, title="Assumed"):
+    """One row for each assumed value, with the step of this plan at the other end of its range."""
+
+    def build(self, result: PlanningResult) -> Section | None:
+        """Key, value, number of tables, another value, and the step with that value alone."""
+        if not result.assumed:
+            return None
+        ours_s = result.estimate.time.time_s
+        return Section.of(
+            self.title,
+            result.assumed,
+            {
+                **by_field("what", "assumed=value"),
+                Column("tables", Kind.COUNT): lambda a: a.num_tables or None,
+                **by_field("at the other end=other", "step=time_s"),
+                Column("change", Kind.DELTA): lambda a: a.time_s and a.time_s - ours_s,
+            },
+            notes=("The same plan, with one value changed at a time.",),
+        )
+
+
+@final
+class MovesSection(
+    AbstractReportSection, order=25, title="Bytes moved against step time", short="Moves"
+):
+    """A row for each number of tables; nothing if this was not asked for."""
+
+    def build(self, result: PlanningResult) -> Section | None:
+        """The curve, and the table that the limit blocks."""
+        if not result.curve:
+            return None
+        before_s = result.curve[0].move.before_s
+        notes = [
+            "at least: a proven bound; no plan within the limits of the row has a shorter "
+            "iteration. paid back after: training on the new plan until it has saved the time of "
+            "the move. A table that is cut anew, while no rank receives a part of it, does not "
+            "count as moved."
+        ]
+        blocked = result.blocked
+        if blocked is not None:
+            more = base.format_share(1.0 - blocked.iteration_s / result.estimate.time.time_s)
+            moved = units.format_bytes(blocked.moved_bytes)
+            notes.append(
+                f"The limit on moves blocks table {blocked.table}: moving it too ({moved}) would "
+                f"save another {more}."
+            )
+        return Section.of(
+            self.title,
+            result.curve,
+            {
+                Column("at most"): lambda p: (
+                    "the limit" if p.most_tables is None else counted(p.most_tables, "table")
+                ),
+                **by_field("tables=move.moved_tables", "moved=move.moved_bytes"),
+                **by_field("over the links=move.time_s", "iteration_s"),
+                Column("saves", Kind.SHARE): lambda p: 1.0 - p.iteration_s / before_s,
+                **by_field("at least=bound_s"),
+                Column("paid back after"): lambda p: (
+                    None if (s := p.move.payback_s) is None else units.format_long_time(s)
+                ),
+            },
+            notes=tuple(notes),
+        )
+
+
+# ------------------------------------------------------------------ alternatives
+
+
+@final
+class AlternativesSection(
+    AbstractReportSection, order=80, title="Runners-up and baselines", short="Alternatives"
+):
+    """One row for each plan, all priced by the same models."""
+
+    def build(self, result: PlanningResult) -> Section:
+        """The chosen plan first, then the others from fast to slow."""
+        found = [("chosen", result.best)]
+        found += [("runner-up", plan) for plan in result.runners_up]
+        found += [("baseline", plan) for plan in result.baselines]
+        seen: Counter[str] = Counter()
+        roles: dict[str, tuple[str, Candidate]] = {}
+        for role, plan in found:  # plans of one strategy get names that differ
+            seen[plan.name] += 1
+            name = plan.name if seen[plan.name] == 1 else f"{plan.name} {seen[plan.name]}"
+            roles[name] = role, replace(plan, name=name)
+        best, *others = (plan for _, plan in roles.values())
+        words = figures.abbreviations(plan.plan for plan in (best, *others))
+        notes = (
+            *((f"Column sharding: {words}",) if words else ()),
+            *figures.unfit_baselines(result),
+        )
+        return Section.of(
+            self.title,
+            [best, *sorted(others, key=lambda plan: plan.estimate.time.time_s)],
+            {
+                Column("plan"): lambda p: p.name,
+                Column("role", optional=True): lambda p: roles[p.name][0],
+                Column("ratio", Kind.FACTOR): lambda p: figures.speedup(result.best, p),
+                **figures.PLAN_CELLS,
+            },
+            notes=notes,
+        )
+
+
+# ------------------------------------------------------------------ sources, limits
+
+
+@final
+class ProvenanceSection(
+    AbstractReportSection, order=100, title="Sources of numbers", short="Sources"
+):
+    """How the model is trained, and one row for each number of the system, weak sources first."""
+
+    def build(self, result: PlanningResult) -> Section:
+        """Name, value as written, source and reference of each number."""
+        entries = result.problem.topology.provenance
+        workload = result.problem.workload
+        optimizers = {workload.optimizer_of(table).value: None for table in workload.tables}
+        trained = ", ".join(optimizers) or workload.optimizer.value
+        training = (f"pipeline {workload.pipeline.value}", f"optimizer {trained}")
+        return Section.of(
+            self.title,
+            sorted(entries, key=lambda entry: -list(Source).index(entry.source)),
+            {
+                **by_field("number=name"),
+                Column("value"): lambda entry: entry.value,
+                **by_field("source=source.value", "reference"),
+            },
+            facts=(Fact("Training", training),),
+        )
+
+
+@final
+class LimitsSection(AbstractReportSection, order=110, title="Limits of the model", short="Limits"):
+    """A list on the page, which begins with the warnings of this plan."""
+
+    def draw(self, result: PlanningResult) -> Markup:
+        """The warnings, and then the limits that hold for every plan."""
+        own = dict.fromkeys((*result.warnings, *result.estimate.warnings))
+        return block("limits", own=own)

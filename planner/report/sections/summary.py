@@ -21,7 +21,6 @@ from planner.report.base import Fact, Kind, Section
 from planner.report.page import block
 from planner.report.sections.base import AbstractReportSection
 from planner.result import OPTIMAL_GAP, TORCHREC_BASELINE, Assumed, Candidate, PlanningResult
-from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable, significant
 
 
@@ -33,10 +32,11 @@ class SummarySection(AbstractReportSection, order=10, title="Summary"):
         """Facts only; warnings come as notes."""
         facts = [_headline(result.problem.workload, figures.cluster(result.problem.topology))]
         facts += [Fact(label, tuple(make(result)), first) for label, first, make in _LINES]
+        warnings = dict.fromkeys((*result.warnings, *result.estimate.warnings))
         return Section(
             title=self.title,
             facts=tuple(fact for fact in facts if fact.parts),
-            notes=_warnings(result.warnings, result.estimate.warnings),
+            notes=tuple(f"warning: {printable(text)}" for text in warnings),
         )
 
     def draw(self, result: PlanningResult) -> Markup:
@@ -59,7 +59,7 @@ class SummarySection(AbstractReportSection, order=10, title="Summary"):
             verdict=["; ".join(parts) for parts in shown if parts],
             r=result,
             spread=f"{low} to {high}",
-            ended=f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s",
+            ended=f"{solver.status.words} after {solver.seconds:.1f} s",
             bound="unproven" if solver.bound is None else base.format_cell(kind, solver.bound),
             notes=summary.notes,
             pairs=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
@@ -144,6 +144,7 @@ def _reason(best: Candidate, rival: Candidate) -> str:
 # ------------------------------------------------------------------ the lines
 
 _TOP_STAGES = 2
+_WORTH_TELLING = 1e-3
 
 
 def _headline(workload: Workload, cluster: str) -> Fact:
@@ -178,7 +179,7 @@ def _verdict(result: PlanningResult) -> list[str]:
         parts.append(f"{ratio} as fast as TorchRec's own plan{first} (same cost model{free})")
     gap, objective = solver.gap_ratio, figures.plain_objective(solver.objective)
     of = "" if objective == "iteration" else f" by objective {objective}"
-    status = STATUS_WORDS[solver.status]
+    status = solver.status.words
     if gap is None:
         parts.append(f"{status}, no bound: a better plan may exist")
     elif gap < OPTIMAL_GAP:
@@ -187,23 +188,6 @@ def _verdict(result: PlanningResult) -> list[str]:
         more = f"no plan in the search space is better by more{of}"
         parts.append(f"{status}, gap {format_gap(gap)}: {more}")
     return parts
-
-
-_WIDTH_OF: Final = {
-    "lookup": "how fast tables are looked up",
-    "collective": "how fast ranks exchange data",
-    "dense": "how fast the dense part is computed",
-    "host": "what calls cost the host",
-}
-
-
-def _width_reason(result: PlanningResult) -> str:
-    """Words on the kind of time that widens the interval most."""
-    pipeline = pipeline_of(result.problem)
-    kind = pipeline.least_certain_kind(result.plan)
-    unmeasured = kind == "host" and host_is_assumed(result.problem.topology)
-    why = ", which was not measured" if unmeasured else ""
-    return f"90 % interval; least certain is {_WIDTH_OF[kind]}{why}"
 
 
 def _predicted(result: PlanningResult) -> list[str]:
@@ -218,8 +202,10 @@ def _predicted(result: PlanningResult) -> list[str]:
     parts = [f"{time}/iter {interval}", f"{units.format_count(rate)} samples/s"]
     if worst is not None:
         parts.append(printable(f"in {worst.name}, the slowest scenario"))
-    parts.append(_width_reason(result))
-    return parts
+    kind = pipeline_of(result.problem).least_certain_kind(result.plan)
+    unmeasured = kind == "host" and host_is_assumed(result.problem.topology)
+    why = ", which was not measured" if unmeasured else ""
+    return [*parts, f"90 % interval; least certain is {figures.WORDS['doubts'][kind]}{why}"]
 
 
 def _bottleneck(result: PlanningResult) -> list[str]:
@@ -259,15 +245,9 @@ def _kinds(result: PlanningResult) -> tuple[str, ...]:
 
 def _inputs(result: PlanningResult) -> list[str]:
     """How many numbers of the system come from each kind of source, the strongest first."""
-    counts = Counter(p.source for p in result.estimate.provenance)
+    counts = Counter(p.source for p in result.problem.topology.provenance)
     parts = [f"{counts[source]} {source.value}" for source in Source if counts[source]]
     return [*parts, f"weakest input: {result.estimate.time.source.value}"]
-
-
-def _warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
-    """All warnings, each once."""
-    unique = dict.fromkeys(printable(text) for group in groups for text in group)
-    return tuple(f"warning: {text}" for text in unique)
 
 
 def _baselines(result: PlanningResult) -> list[str]:
@@ -283,12 +263,19 @@ def _search(result: PlanningResult) -> list[str]:
     """How the search ended, what its gap is made of, and what it did."""
     solver = result.solver
     gap, other = solver.gap_ratio, solver.work - solver.evaluations
+    uneven, unseen = solver.uneven_gap_ratio, solver.unseen_gap_ratio
     proof = "no bound" if gap is None else f"gap {format_gap(gap)}"
-    parts = "; ".join(f"{format_gap(r)} {name}" for r, name in figures.gap_parts(solver))
+    shares = {"kernel launches and overlap, which the bound does not count": unseen}
+    if gap is not None and uneven is not None:
+        shares["work spread unevenly over ranks"] = uneven
+        rest = gap - uneven - unseen
+        shares["tables cut in ways that cost more than those of the bound"] = rest
+    told = (f"{format_gap(r)} {name}" for name, r in shares.items() if r >= _WORTH_TELLING)
+    parts = "; ".join(told)
     proof += f" ({parts})" if parts else ""
     more = f", and other work that counts as {other:,} more" if other > 0 else ""
     return [
-        f"{solver.strategy}: {STATUS_WORDS[solver.status]}, {proof}, {solver.seconds:.1f} s",
+        f"{solver.strategy}: {solver.status.words}, {proof}, {solver.seconds:.1f} s",
         f"{counted(solver.evaluations, 'plan')} priced{more}",
         f"seed {solver.seed}",
     ]

@@ -98,7 +98,7 @@ def timed_step(point: StepPoint) -> StepPoint:
             exchanges[2] += vectors @ np.array(constants.gradient_s)
     dense = CpuDense(constants=MACHINE).times(point.workload, topology)
     layers = dense_layers(point.workload)
-    reduced = 4.0 * (layers.bottom_parameters + layers.top_parameters)
+    reduced = 4.0 * sum(layers.num_parameters)
     reduced += work[:, columns.REPLICATED]
     held = work[:, columns.REPLICATED] > 0
     update = dense.bottom_backward_s + dense.optimizer_s + MACHINE.gradient.fixed_s * held

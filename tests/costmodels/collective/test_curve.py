@@ -45,7 +45,7 @@ def curve(
 
 
 def table(floor_s: float = 1e-5, rate: float = 3e11, ranks: int = 8) -> TimeCurve:
-    return joined([curve(floor_s, rate, ranks=ranks)], (ranks - 1) / ranks)
+    return joined([curve(floor_s, rate, ranks=ranks)], (ranks - 1) / ranks, 2e-5)
 
 
 @pytest.mark.parametrize(
@@ -98,21 +98,20 @@ def test_a_single_spike_is_forgotten_and_a_step_is_kept() -> None:
 
 def test_repeats_are_averaged_and_the_newest_counts_most() -> None:
     old, new = curve(version="2.9.1", floor_s=4e-5), curve(version="2.27.3", floor_s=1e-5)
-    both = joined([old, new], 7 / 8).law.floor_s
+    both = joined([old, new], 7 / 8, 2e-5).law.floor_s
     assert both == pytest.approx(1e-5 ** (2 / 3) * 4e-5 ** (1 / 3), rel=0.01)
-    equal = joined([curve(floor_s=4e-5), curve(floor_s=1e-5)], 7 / 8).law.floor_s
+    equal = joined([curve(floor_s=4e-5), curve(floor_s=1e-5)], 7 / 8, 2e-5).law.floor_s
     assert equal == pytest.approx(2e-5, rel=0.01)
 
 
 def test_repeats_count_only_where_they_were_measured() -> None:
     half = curve(rate=1e11, size_bytes=SIZES[-3:], time_s=(1.0, 2.0, 4.0))
-    both = joined([curve(), half], 7 / 8)
+    both = joined([curve(), half], 7 / 8, 2e-5)
     assert both.time_s(np.array(1e4)) == pytest.approx(1e-5, rel=0.02)
 
 
 def test_a_curve_of_large_sizes_is_continued_to_a_floor() -> None:
-    tail = joined([curve(size_bytes=(1e9, 2e9), time_s=(0.01, 0.02))], 7 / 8)
-    whole = with_floor(tail, 2e-5)
+    whole = joined([curve(size_bytes=(1e9, 2e9), time_s=(0.01, 0.02))], 7 / 8, 2e-5)
     assert whole.time_s(np.array(1.0)) == pytest.approx(2e-5, rel=0.05)
     assert whole.time_s(np.array(1e9 * 7 / 8)) == pytest.approx(0.01)
     seconds = whole.time_s(np.geomspace(1, 1e9, 60))

@@ -89,7 +89,7 @@ def test_curves_of_a_like_system_serve_where_there_are_no_own() -> None:
 
 def test_without_any_curve_the_other_model_answers() -> None:
     topology = make_topology(2, 4)
-    model, plain = Measured(otherwise=AlphaBeta()), AlphaBeta()
+    model, plain = Measured(), Ramp()
     for collective in EVERY:
         found = balanced_s(model, collective, one(1e6), topology)
         assert found == balanced_s(plain, collective, one(1e6), topology)

@@ -23,11 +23,9 @@ from costmodels.cpu.lookup import Accesses, CpuLookup, factor, features
 from costmodels.dense.base import dense_names
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import (
-    BACKWARD,
-    DENSE_BACKWARD,
-    FORWARD,
-    SEQUENCE_BACKWARD,
-    SHAPE,
+    NUM_BACKWARD,
+    NUM_FORWARD,
+    NUM_SHAPE,
     Caches,
     CpuKernel,
     Residual,
@@ -180,13 +178,14 @@ def test_skewed_indices_are_faster() -> None:
 def test_counts_have_the_documented_order() -> None:
     seen, caches = Accesses(whole_shards(10**5, 16, 1e5, 0.5)), Caches(l2_bytes=1e6, l3_bytes=1e7)
     counted = features(seen, CpuKernel.FUSED, caches)
-    assert (counted.forward.shape[1], counted.backward.shape[1]) == (len(FORWARD), len(BACKWARD))
-    assert counted.shape.shape[1] == len(SHAPE)
+    assert counted.forward.shape[1] == NUM_FORWARD
+    assert counted.backward.shape[1] == NUM_BACKWARD["fused"]
+    assert counted.shape.shape[1] == NUM_SHAPE
     dense = features(seen, CpuKernel.DENSE, caches)
-    assert dense.backward.shape[1] == len(DENSE_BACKWARD)
+    assert dense.backward.shape[1] == NUM_BACKWARD["replicated"]
     sequence = features(seen, CpuKernel.SEQUENCE, caches)
-    assert sequence.backward.shape[1] == len(SEQUENCE_BACKWARD)
-    assert dense.backward[0, DENSE_BACKWARD.index("table elements")] == 16 * 10**5
+    assert sequence.backward.shape[1] == NUM_BACKWARD["sequence"]
+    assert dense.backward[0, -2] == 16 * 10**5  # elements of the table
 
 
 @given(exponent=st.floats(0, 1.4), draws=st.floats(10, 1e6), kib=st.floats(1, 1e5))

@@ -11,7 +11,7 @@ from costmodels.calibration.fit_machine import CHAIN, fit_operators
 from costmodels.calibration.points import OperatorPoint
 from costmodels.cpu import dense as cpu
 from costmodels.cpu.dense import CpuDense
-from costmodels.measured.cpu_constants import OPERATOR_COUNTS, UPDATE_COUNTS, OperatorConstants
+from costmodels.measured.cpu_constants import OPERATOR_COUNTS, OperatorConstants
 from costmodels.operators import Operator, OperatorKind
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
@@ -138,7 +138,7 @@ def test_an_update_counts_what_the_passes_have_driven_out_of_the_caches() -> Non
     assert cpu.held_bytes([LINEAR, big]) == 8e6
     counts = cpu.optimizer_counts([LINEAR, big])
     assert counts.tolist() == [1, 1, 2400, 7 / 8, 1 / 2, 2100, 1200]
-    assert len(counts) == UPDATE_COUNTS
+    assert len(counts) == len(constants(1).update_s)
     assert cpu.optimizer_counts([replace(LINEAR, num_repeats=2)]).tolist() == [
         1,
         2,

@@ -16,7 +16,6 @@ from costmodels.layers.mlp import Mlp
 from costmodels.layers.transformer import Transformer
 from costmodels.operators import Operator, OperatorKind
 from costmodels.sustained import (
-    PRIOR,
     SHARES,
     UNMEASURED,
     Shares,
@@ -286,7 +285,7 @@ def test_devices_find_their_shares_by_generation() -> None:
 
 def test_attention_kernels_get_faster_by_version() -> None:
     for name in ("A100", "H100"):
-        works = [softmax_works(v, make_device(name=name), PRIOR) for v in (1, 2, 3)]
+        works = [softmax_works(v, make_device(name=name), UNMEASURED) for v in (1, 2, 3)]
         for width in (64, 128, 256):
             times = [
                 [math.hypot(4 * width / w.product_ratio, w.score_flops) for w in both]

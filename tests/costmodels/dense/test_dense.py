@@ -51,13 +51,13 @@ def test_mlperf_dcnv2_has_the_published_flops_and_parameters() -> None:
     forward = sum(x.flops for x in (*layers.bottom, *layers.top)) / workload.batch_size_per_rank
     assert 3 * forward == pytest.approx(96.2e6, rel=0.02)
     assert dense_parameters(workload) == pytest.approx(16.0e6, rel=0.02)
-    assert dense_parameters(workload) == layers.bottom_parameters + layers.top_parameters
+    assert dense_parameters(workload) == sum(layers.num_parameters)
 
 
 def test_mlperf_dcnv2_by_hand() -> None:
     """27 vectors of 128 make 3456 elements, so a cross layer has 2 * 3456 * 512 + 3456."""
     layers = dense_layers(mlperf_dcnv2())
-    assert layers.bottom_parameters == (13 * 512 + 512) + (512 * 256 + 256) + (256 * 128 + 128)
+    assert layers.num_parameters[0] == (13 * 512 + 512) + (512 * 256 + 256) + (256 * 128 + 128)
     assert [x.name for x in layers.top[:4]] == ["concat", "cross.0", "cross.1", "cross.2"]
     assert layers.top[1].num_parameters == 2 * 3456 * 512 + 3456
     assert layers.top[4].num_parameters == 3456 * 1024 + 1024

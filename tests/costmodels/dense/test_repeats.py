@@ -9,7 +9,7 @@ import pytest
 from costmodels.dense.base import dense_layers, dense_operators
 from costmodels.dense.rewriting import in_blocks
 from costmodels.layers.hstu import Hstu
-from costmodels.layers.parts import mlp
+from costmodels.layers.parts import Part
 from costmodels.operators import Operator
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
@@ -23,6 +23,7 @@ from costmodels.workload import (
 )
 from planner.io import load_system
 
+PART = Part(name="m", dtype=DataType.FP32)
 BLOCK = Hstu(layers=1, hidden=64, heads=2, seq=8, fused_attention=True)
 
 
@@ -66,7 +67,7 @@ def test_operators_cost_the_same_once_with_repeats_and_one_by_one(profile: HostP
         name="w", tables=(), batch_size_per_rank=64,
         dense=DenseArch(layers=(replace(BLOCK, layers=5),), num_dense_features=512),
     )  # fmt: skip
-    layers = tuple(replace(o, num_repeats=6) for o in mlp("m", 64, (256, 256), DataType.FP32))
+    layers = tuple(replace(o, num_repeats=6) for o in PART.mlp(64, (256, 256)))
     for operators in (dense_operators(workload)[1], layers):
         each = written_out(operators)
         assert priced(listed(operators), host_profile=profile) == pytest.approx(
@@ -77,7 +78,7 @@ def test_operators_cost_the_same_once_with_repeats_and_one_by_one(profile: HostP
 def test_equal_layers_of_an_mlp_are_no_block_however_many_there_are() -> None:
     """Four of them looked like a block of two layers that comes twice."""
     for count in range(1, 9):
-        operators = mlp("m", 64, (256,) * (count + 1), DataType.FP32)
+        operators = PART.mlp(64, (256,) * (count + 1))
         assert in_blocks(operators) == operators
 
 
@@ -92,6 +93,6 @@ def test_a_block_has_its_first_names_and_all_its_repeats() -> None:
 
 
 def test_a_repeat_that_is_too_long_to_write_out_stays() -> None:
-    (product, _) = mlp("m", 64, (256, 256), DataType.FP32)
+    (product, _) = PART.mlp(64, (256, 256))
     long = replace(product, num_repeats=2**40)
     assert in_blocks((long,)) == (long,)

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from costmodels.dense.kernels import Gpu, kernel_streaming_time, product_time
+from costmodels.dense.kernels import Gpu, moved_time, product_time
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.layers.mlp import Mlp
-from costmodels.layers.parts import matmul
+from costmodels.layers.parts import Part
 from costmodels.layers.transformer import Transformer
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.pipeline import CostPipeline
@@ -134,7 +134,7 @@ def test_types_that_a_device_does_not_have_take_the_shares_of_the_rate_they_run_
 def test_each_operator_has_the_shares_of_its_own_type() -> None:
     """Products in fp32 of a dense part in fp16, as a traced module lists them."""
     topology = load_system("v100_32gb_sxm", gpus=1)
-    product = matmul("p", (1, 4096, 4096, 4096), DataType.FP32)
+    product = Part(name="p", dtype=DataType.FP32).matmul((1, 4096, 4096, 4096))
     listed = OperatorList(batch_size_per_rank=8, after_tables=(product,))
     both = [
         Workload(
@@ -185,7 +185,7 @@ def test_small_elements_do_not_use_up_fast_memory() -> None:
             read_bytes=float(size),
             is_vectorized=is_vectorized,
         )
-        return size / kernel_streaming_time(operator.read_bytes, operator, memory, 1.0)
+        return size / moved_time(operator.read_bytes, operator, Gpu(memory))
 
     assert rate(DataType.FP16, is_vectorized=True) == pytest.approx(3.2e12, rel=0.05)
     assert rate(DataType.FP32, is_vectorized=False) > rate(DataType.FP16, is_vectorized=True)

@@ -12,6 +12,7 @@ from costmodels.distribution.samples import draws_needed, hot_share_range, tells
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from tests.counted import law_of_counts
+from tests.index_laws import range_share
 
 
 def drawn(law: AbstractIndexDistribution, count: int, seed: int) -> FloatArray:
@@ -91,4 +92,4 @@ def test_alternatives_have_the_shares_of_the_ends() -> None:
         least, most = uncertain.alternatives()
         assert 0.2 <= least.access_share(10**4) < 0.22  # rows of the others are hotter now
         assert most.access_share(10**4) == pytest.approx(0.7, rel=1e-6)
-        assert most.range_share(0, 500_000) == pytest.approx(0.75 if ranges is not None else 0.5)
+        assert range_share(most, 0, 500_000) == pytest.approx(0.75 if ranges is not None else 0.5)

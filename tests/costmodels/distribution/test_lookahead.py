@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.distribution._laws import Laws
+from costmodels.distribution.laws import Laws
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline

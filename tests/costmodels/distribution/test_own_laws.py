@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.distribution._laws import Bins, Laws
 from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.distribution.laws import Bins, Laws
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 

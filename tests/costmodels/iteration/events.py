@@ -9,17 +9,33 @@ path.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.iteration.base import Program, Step, Stream
-from costmodels.iteration.timing import Node, Simulation
+from costmodels.iteration.timing import Node
 
 _Lane = Stream | int
 """The queue in which a step waits: its stream, or a queue of its own (numbered as the step) if the
 plan does not have the step, which then holds up no other step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """What the closed form says of one plan, too (:class:`costmodels.iteration.timing.Simulation`).
+
+    ``released_by`` gives the (rank, step) that a (rank, step) waited for last.
+    """
+
+    arrival_s: FloatArray
+    start_s: FloatArray
+    finish_s: FloatArray
+    iteration_time_s: float
+    released_by: Callable[[Node], Node | None]
+    last: Node | None
 
 
 @dataclass

@@ -15,8 +15,9 @@ from hypothesis.strategies import DrawFn
 from costmodels.calibration.points import zipf_table
 from costmodels.cpu.lookup import Accesses, CpuLookup
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution.base import AbstractIndexDistribution, Laws
+from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
+from costmodels.distribution.laws import Laws
 from costmodels.errors import InvalidValueError
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,

@@ -167,7 +167,7 @@ def test_many_plans_at_once_have_the_kernels_of_each_alone() -> None:
     together = stages.times(np.stack(works), Scale()).codecs_s
     assert together is not None
     names = set(together) - {"host"}
-    factor = replace(Scale(), lookup_ratio=np.array([2.0]))
+    factor = Scale(lookup_ratio=np.array([2.0]))
     for at, work in enumerate(works):
         alone, scaled = (stages.times(work, by).codecs_s for by in (Scale(), factor))
         assert alone is not None

@@ -23,7 +23,8 @@ from costmodels.shard_work.work import (
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
-from costmodels.uncertainty import KINDS, UNSCALED, Scale
+from costmodels.topology import FITTED_KINDS as KINDS
+from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import HostProfile
 from tests.costmodels.cpu.machines import MACHINE
 from tests.costmodels.stages.stand_ins import Given, Weighted, stage_model, system
@@ -114,19 +115,15 @@ class Known(CpuExchange):
 
     constants: CpuConstants = MACHINE
 
-    def input_growth(
-        self, sharding_type: ShardingType, traffic: Traffic, batch_size_per_rank: int
-    ) -> FloatArray:
-        """Those of the bytes that arrive."""
-        return traffic.arriving_bytes
-
-    def output_growth(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
-        """Those of the bytes that leave."""
-        return traffic.leaving_bytes
-
-    def output_extra(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
-        """100 for each shard."""
-        return 100.0 * traffic.num_shards
+    def seconds(
+        self, kind: ShardingType, traffic: Traffic, batch_size_per_rank: float, *, whole: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Those of the bytes that leave and 100 for each shard, and of the bytes that arrive."""
+        if not whole:
+            return traffic.leaving_bytes, traffic.arriving_bytes
+        indices_s, vectors_s = self.fixed_s(kind)
+        vectors = traffic.leaving_bytes + 100.0 * traffic.num_shards + vectors_s
+        return vectors, traffic.arriving_bytes + indices_s
 
     def fixed_s(self, sharding_type: ShardingType) -> tuple[float, float]:
         """Of indices and of vectors."""

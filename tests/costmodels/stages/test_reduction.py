@@ -330,7 +330,7 @@ def test_results_that_are_added_up_lengthen_the_passes() -> None:
     once_s = model.reduction.shared_s[0]
     assert once_s > 0
     for factor in (1.0, 2.0):
-        scale = replace(Scale(), collective_ratio=np.array([factor]))
+        scale = Scale(collective_ratio=np.array([factor]))
         times = model.times(np.zeros((topology.world_size, NUM_COLUMNS)), scale)
         added_s = factor * once_s
         assert times.top_forward_s == pytest.approx(model.dense.top_forward_s + added_s)

@@ -8,7 +8,6 @@ bandwidth, which is simple enough to write down again.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ from costmodels.shard_work.work import (
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.host import HostCosts
 from costmodels.uncertainty import Scale
-from costmodels.workload import DenseArch
+from costmodels.workload import DenseArch, HostProfile
 from tests.costmodels.stages.stand_ins import (
     BACKWARD,
     CALL_S,
@@ -201,7 +200,7 @@ def test_each_kind_of_time_has_a_factor_of_its_own(case: Case, seed: int) -> Non
     factor = float(np.random.default_rng(seed).uniform(1.1, 3.0))
     plain = case.model.times(case.work, Scale())
     for kind in kinds:
-        scaled = case.model.times(case.work, replace(Scale(), **{kind: np.array([factor])}))
+        scaled = case.model.times(case.work, Scale(**{kind: np.array([factor])}))
         for other, names in kinds.items():
             by = factor if other == kind else 1.0
             for name in names:
@@ -268,3 +267,10 @@ def test_without_a_dense_part_the_host_computes_no_loss() -> None:
     loss_s = [float(a.squeeze() - b) for a, b in zip(found_s, operators_s, strict=True)]
     assert loss_s == pytest.approx([0.4 * costs.call_s("loss"), 0.6 * costs.call_s("loss")])
     assert float(without.top_backward_host_s.squeeze()) == 0
+
+
+@pytest.mark.parametrize("profile", [HostProfile.EAGER, HostProfile.EAGER_2021])
+def test_the_host_waits_for_copies_of_memory_that_is_not_pinned(profile: HostProfile) -> None:
+    model = stage_model(system((1, 2, 1)), host_profile=profile)
+    times = model.times(np.zeros((2, NUM_COLUMNS)), Scale())
+    assert times.copy_blocks_host == (profile is HostProfile.EAGER_2021)

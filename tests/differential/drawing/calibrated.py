@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from costmodels.calibration.fitting import Calibration
-from costmodels.measured.cpu_constants import SHAPE, CpuConstants, LookupConstants, Residual
+from costmodels.measured.cpu_constants import NUM_SHAPE, CpuConstants, LookupConstants, Residual
 from costmodels.topology import Topology
 from costmodels.units import GIB
 from planner import load_system
@@ -94,9 +94,9 @@ def _learned(rng: np.random.Generator, constants: LookupConstants) -> LookupCons
         return constants
     forward, backward = (
         Residual(
-            points_ratio=tuple(map(tuple, rng.normal(5.0, 4.0, (4, len(SHAPE))).tolist())),
+            points_ratio=tuple(map(tuple, rng.normal(5.0, 4.0, (4, NUM_SHAPE)).tolist())),
             weights_ratio=tuple(rng.normal(0.0, 0.5, 4).tolist()),
-            lengths_ratio=tuple(rng.uniform(2.0, 8.0, len(SHAPE)).tolist()),
+            lengths_ratio=tuple(rng.uniform(2.0, 8.0, NUM_SHAPE).tolist()),
         )
         for _ in range(2)
     )

@@ -154,9 +154,8 @@ class TorchrecJudge(Judge):
         work = np.zeros((self._world, self._num_columns))
         table = self._workload.table(placement.table)
         for shard, theirs in torchrec_shards(placement, self._workload, self._machine):
-            perf, storage = theirs.perf(), theirs.storage(shard.num_rows)
-            row = work[shard.rank]
-            row[:2] += storage.hbm_bytes, storage.ddr_bytes
+            perf, row = theirs.perf(), work[shard.rank]
+            row[:2] += theirs.storage(shard.num_rows)
             if not self._by_phase:
                 row[2] += perf.total_s
                 continue

@@ -84,7 +84,7 @@ def _places(case: Case, placement: TablePlacement, level: Level) -> list[int]:
     """Rank or host of each shard; empty row blocks count."""
     if level is Level.RANK:
         return list(placement.ranks)
-    return [case.topology.host_of(rank) for rank in placement.ranks]
+    return [rank // case.topology.local_world_size for rank in placement.ranks]
 
 
 def _all_places(case: Case, level: Level) -> range:

@@ -21,8 +21,9 @@ from costmodels.topology import batch_ratios
 from costmodels.workload import Pipeline
 from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.problem import Level
-from planner.study import Effort, Figures, Setup, Space, Study
-from planner.study.figures import NO_FAILURES, behind, figures_of
+from planner.study import Effort, Space, Study
+from planner.study.figures import NO_FAILURES, Figures, behind, figures_of
+from planner.study.space import Setup
 from tests.differential.asking import problem_of
 from tests.differential.case import Case
 from tests.differential.judging.enumerator import Enumerator, Optimum

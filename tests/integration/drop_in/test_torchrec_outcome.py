@@ -39,7 +39,7 @@ from planner.integrations.drop_in import (
     roomiest,
 )
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.integrations.torchrec_workload import WorkloadHints
+from planner.integrations.torchrec_workload import ModelDescription, WorkloadHints
 from planner.integrations.translate.pricing import KeyValuePipeline
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.problem import Constraints, PlanningProblem, TableConstraint
@@ -272,7 +272,10 @@ def test_the_interval_of_a_guess_holds_the_cheapest_and_the_dearest_optimizer() 
             placed(ShardingType.TABLE_WISE, (0,), table=workload.tables[0], world=2, local=2),
         )
     )
-    guess = KeyValuePipeline(workload, topology, models, knows_optimizer=False).estimate(plan).time
+    model = ModelDescription(
+        workload=workload, constraints=Constraints(), tables=(), warnings=(), knows_optimizer=False
+    )
+    guess = KeyValuePipeline(workload, topology, models, model=model).estimate(plan).time
     for optimizer in (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAM):
         sure = CostPipeline(replace(workload, optimizer=optimizer), topology, models)
         time = sure.estimate(plan).time

@@ -17,7 +17,7 @@ from costmodels.calibration.points import random_plan
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import Source
-from costmodels.measured.cpu_constants import SHAPE, UPDATE_COUNTS, OperatorConstants, Residual
+from costmodels.measured.cpu_constants import NUM_SHAPE, OperatorConstants, Residual
 from costmodels.pipeline import CostPipeline
 from costmodels.system_models import default_models
 from costmodels.training.communication import Communication, Precision
@@ -52,7 +52,7 @@ _ELEMENTWISE = ("elementwise", (1e-5, 1.5e-11, 0.5e-11, 1e-11, 0.0, 2e-11, 0.0, 
 OPERATORS = OperatorConstants(
     forward_s=(_ELEMENTWISE,),
     backward_s=(_ELEMENTWISE,),
-    update_s=(0.0,) * UPDATE_COUNTS,
+    update_s=(0.0,) * 7,
     sigma_ratio=0.1,
 )
 """50 ps a byte beyond all caches: 20 GB/s."""
@@ -141,8 +141,8 @@ def test_a_calibration_with_other_counts_of_operators_says_calibrate_again(tmp_p
         (("fused", "backward_s"), [1e-4] * 14),
         (("sigmas_ratio",), [["lookups", 0.1]]),
         (("sigmas_ratio",), [["lookup", -0.1]]),
-        (("fused", "forward_residual", "lengths_ratio"), [0.0] * len(SHAPE)),
-        (("fused", "forward_residual", "points_ratio"), [[math.nan] * len(SHAPE)]),
+        (("fused", "forward_residual", "lengths_ratio"), [0.0] * NUM_SHAPE),
+        (("fused", "forward_residual", "points_ratio"), [[math.nan] * NUM_SHAPE]),
         (("fused", "forward_residual", "weights_ratio"), [math.inf]),
     ],
     ids=str,

@@ -104,9 +104,9 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("calibrate", "train", "role 'train' is not one of"),
-        ("all_reduce", "broadcast", "collective 'broadcast' is not one of"),
-        (",2,2,2,", ",2,two,2,", "ranks must be a whole number"),
+        ("calibrate", "train", "role: value 'train': must be one of"),
+        ("all_reduce", "broadcast", "collective: value 'broadcast': must be one of"),
+        (",2,2,2,", ",2,two,2,", "ranks: value 'two': must be a whole number"),
         ("8:1.5", "8:fast", "'8:fast' is not size:time"),
         ("8:1.5", "8", "'8' is not size:time"),
         ("8:1.5", "32:1.5", "rise"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.sharding import ShardingType, row_blocks
+from costmodels.sharding import ShardingType, row_block_columns
 from costmodels.torchrec_estimates import TorchrecMachine
 from planner.options.torchrec_default import DefaultOption, DefaultShard, default_options
 from planner.problem import PlanningProblem
@@ -18,7 +18,9 @@ def options() -> list[DefaultOption]:
     """All options of three tables on 64 ranks."""
     problem = PlanningProblem(workload=make_workload(3), topology=make_topology(8, 8))
     machine = TorchrecMachine.of(problem.topology)
-    return [option for own in default_options(problem, machine, lambda: None) for option in own]
+    return [
+        o for i in range(len(problem.workload.tables)) for o in default_options(problem, machine, i)
+    ]
 
 
 def test_equal_shards_of_many_ranks_share_one_record(options: list[DefaultOption]) -> None:
@@ -31,7 +33,7 @@ def test_equal_shards_of_many_ranks_share_one_record(options: list[DefaultOption
 
 def test_shards_come_in_the_order_of_their_row_blocks(options: list[DefaultOption]) -> None:
     cut = next(o for o in options if o.option.sharding_type is ShardingType.ROW_WISE)
-    sizes = [rows for _, rows in row_blocks(1000, RANKS)]
+    sizes = row_block_columns(1000, RANKS)[1].tolist()
     shards = cut.shards
     assert len(set(sizes)) == 3
     equal = [shards[i] == shards[i - 1] for i in range(1, RANKS)]

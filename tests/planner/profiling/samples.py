@@ -85,13 +85,13 @@ def read_bags(
     reader: AbstractReader, path: Path, blocks: Sequence[slice] | None = None
 ) -> dict[str, list[list[int]]]:
     """Every sample's indices per feature, as a reader gives them."""
-    names = reader.feature_names(path)
+    names = reader.look(path).names
     found: dict[str, list[list[int]]] = {name: [] for name in names}
     for block in blocks or [slice(0, None)]:
         for chunk in reader.read(path, block, names):
             check_indices(chunk)
-            for name, column in chunk.features.items():
-                assert len(column) == chunk.num_samples
+            assert set(chunk.batch.schema.names) == set(names)
+            for name, column in zip(chunk.batch.schema.names, chunk.batch.columns, strict=True):
                 values = column.to_pylist()
                 if is_list(column.type):
                     found[name] += [value or [] for value in values]
@@ -102,6 +102,6 @@ def read_bags(
 
 def halves(reader: AbstractReader, path: Path, parts: int = 2) -> list[slice]:
     """A file cut into blocks of equal size."""
-    samples = reader.num_samples(path)
+    samples = reader.look(path).num_samples
     edges = [samples * i // parts for i in range(parts + 1)]
     return [slice(start, stop) for start, stop in pairwise(edges)]

@@ -56,23 +56,23 @@ def test_parquet(arrow: Any, tmp_path: Path) -> None:
     assert read_bags(reader, path) == expected
     assert read_bags(reader, path, halves(reader, path, 3)) == expected
     assert read_bags(reader, path, [slice(695, 705)])["user"] == expected["user"][695:705]
-    assert reader.num_samples(path) == count
-    assert reader.left_out(path) == ("label: int64", "price: double")
+    assert reader.look(path).num_samples == count
+    assert reader.look(path).left_out == ("label: int64", "price: double")
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(InvalidInputError, match=r"shardplan\[data\]"):
-        ParquetReader().feature_names(tmp_path / "x.parquet")
+        ParquetReader().look(tmp_path / "x.parquet")
 
 
 def test_parquet_lists_are_features_whatever_their_name(arrow: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     table = arrow.table({"label": [0, 1], "clicked": [[3, 4], [5]], "click": [1, 0]})
     arrow.parquet.write_table(table, path)
-    assert ParquetReader().feature_names(path) == ("clicked",)
-    assert ParquetReader().left_out(path) == ("label: int64", "click: int64")
+    assert ParquetReader().look(path).names == ("clicked",)
+    assert ParquetReader().look(path).left_out == ("label: int64", "click: int64")
 
 
 def test_parquet_columns_of_one_name_are_refused(arrow: Any, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_parquet_columns_of_one_name_are_refused(arrow: Any, tmp_path: Path) -> 
     columns = [arrow.array([1, 2]), arrow.array([3, 4])]
     arrow.parquet.write_table(arrow.Table.from_arrays(columns, names=["a", "a"]), path)
     with pytest.raises(InvalidInputError, match="has several columns of the name 'a'"):
-        ParquetReader().feature_names(path)
+        ParquetReader().look(path)
 
 
 def test_parquet_names_that_are_no_text_are_refused(arrow: Any, tmp_path: Path) -> None:
@@ -88,14 +88,14 @@ def test_parquet_names_that_are_no_text_are_refused(arrow: Any, tmp_path: Path) 
     arrow.parquet.write_table(arrow.table({"qqqqqqqq": [1, 2]}), path, store_schema=False)
     path.write_bytes(path.read_bytes().replace(b"qqqqqqqq", b"qqqq\xffqqq"))
     with pytest.raises(InvalidInputError, match="not a whole parquet file"):
-        ParquetReader().feature_names(path)
+        ParquetReader().look(path)
 
 
 def test_bad_parquet_columns(arrow: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     arrow.parquet.write_table(arrow.table({"price": [0.5]}), path)
     with pytest.raises(InvalidInputError, match="no column of integers"):
-        ParquetReader().feature_names(path)
+        ParquetReader().look(path)
     arrow.parquet.write_table(arrow.table({"user": arrow.array([], arrow.int64())}), path)
     with pytest.raises(InvalidInputError, match="has no rows"):
         find_sources([path], READERS)

@@ -197,7 +197,7 @@ def test_the_first_samples_of_text(tmp_path: Path) -> None:
 
 
 def test_samples_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.profiling.profiler.BLOCK_SAMPLES", 100)
+    monkeypatch.setattr("planner.profiling.readers.CHUNK_SAMPLES", 100)
     paths = [
         write_npy(tmp_path / "a.npy", np.arange(4_000).reshape(-1, 1)),
         write_npy(tmp_path / "b.npy", np.arange(4_000, 5_000).reshape(-1, 1)),
@@ -224,7 +224,7 @@ def test_few_samples_are_spread_too(tmp_path: Path) -> None:
 
 
 def test_text_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.profiling.profiler.BLOCK_SAMPLES", 50)
+    monkeypatch.setattr("planner.profiling.readers.CHUNK_SAMPLES", 50)
     path = write_tsv(tmp_path / "day_0", [[i + 1] * 26 for i in range(2_000)])
     options = dataclasses.replace(TEXT_OPTIONS, sample_rows=200)
     stats = profile_files([path], tmp_path / "s.json", options)

@@ -80,7 +80,7 @@ def test_criteo_is_cut_at_a_line(tmp_path: Path, name: str) -> None:
     found = read_bags(reader, path, [slice(0, 13)])["cat_3"]
     assert found == whole[: len(found)]
     assert len(found) == 40 if name.endswith("gz") else abs(len(found) - 13) <= 2
-    assert reader.num_samples(path) >= 20
+    assert reader.look(path).num_samples >= 20
 
 
 def test_criteo_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_npz(tmp_path: Path, compressed: bool, monkeypatch: pytest.MonkeyPatch) 
     reader = NpzReader()
     found = read_bags(reader, path, halves(reader, path, 3))
     assert list(found.values()) == [array.tolist() for array in arrays]
-    assert reader.num_samples(path) == 3_000
+    assert reader.look(path).num_samples == 3_000
     assert read_bags(reader, path, [slice(5, 15)])["cat_2"] == arrays[2][5:15].tolist()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from planner import io
 from planner.errors import InvalidInputError
 from planner.io.workload.table_list import parse_table_map
 from planner.profiling.profiler import build_table_map, profile_files
+from planner.profiling.readers import NpyReader, Source
 from planner.profiling.statistics import ProfileOptions
 from planner.profiling.stats import load_stats, stats_text
+from tests.index_laws import range_share
 from tests.planner.profiling.samples import write_npy, zipf_ids
 
 WORKLOAD = """
@@ -124,7 +127,7 @@ def test_a_law_for_another_size(stats_file: Path) -> None:
     assert law.expected_unique_rows(4_096) == pytest.approx(
         table.distribution(rows).expected_unique_rows(4_096), rel=1e-3
     )
-    assert law.range_share(rows, 10**6 - rows) == pytest.approx(0.0, abs=1e-6)
+    assert range_share(law, rows, 10**6 - rows) == pytest.approx(0.0, abs=1e-6)
     with pytest.raises(InvalidInputError, match=f"ids up to {rows - 1}.*--max-ind-range 10"):
         table.distribution(10)
     hashed = table.model_copy(update={"ids_are_hashes": True, "highest_index": 2**31})
@@ -174,6 +177,11 @@ def test_workloads_that_do_not_fit_the_file(
 # ------------------------------------------------------------------ table maps
 
 
+def table_map(names: Sequence[str], wanted: Sequence[str], by_feature: Any) -> Any:
+    source = Source(Path("x.npy"), NpyReader(), tuple(names), 1)
+    return build_table_map(source, wanted, by_feature)
+
+
 def test_table_maps(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.yaml"
     pairs.write_text("cat_0: user\ncat_1: item\n")
@@ -184,7 +192,7 @@ def test_table_maps(tmp_path: Path) -> None:
         "  - {name: cat_3}\n"
     )
     names = [f"cat_{i}" for i in range(4)]
-    found = build_table_map(names, (), parse_table_map([str(pairs), "cat_2=item"]))
+    found = table_map(names, (), parse_table_map([str(pairs), "cat_2=item"]))
     assert list(found.items()) == [
         ("user", ("cat_0",)),
         ("item", ("cat_1", "cat_2")),
@@ -193,9 +201,9 @@ def test_table_maps(tmp_path: Path) -> None:
     by_feature = parse_table_map([str(workload)])
     assert by_feature is not None
     assert by_feature.num_embeddings["user"] == 10
-    assert build_table_map(names, ("cat_0",), by_feature) == {"user": ("cat_0",)}
+    assert table_map(names, ("cat_0",), by_feature) == {"user": ("cat_0",)}
     assert parse_table_map([]) is None
-    assert build_table_map(names, (), None)["cat_0"] == ("cat_0",)
+    assert table_map(names, (), None)["cat_0"] == ("cat_0",)
 
 
 def test_a_table_map_reads_a_workload_as_a_plan_does(tmp_path: Path) -> None:
@@ -250,7 +258,7 @@ def test_table_maps_that_do_not_fit_the_data() -> None:
         parse_table_map(["=x", "none.yaml", "a=b", "a=c"])
     assert len(caught.value.problems) == 3
     with pytest.raises(InvalidInputError) as caught:
-        build_table_map(["a", "b"], ["z"], parse_table_map(["y=t"]))
+        table_map(["a", "b"], ["z"], parse_table_map(["y=t"]))
     assert caught.value.problems == [
         "--features: the data has no z; it has a, b",
         "--table-map: the data has no y; it has a, b",

@@ -45,7 +45,7 @@ def test_indices_offsets_lengths(tmp_path: Path, name: str) -> None:
     reader = TorchReader()
     assert reader.matches(path, read_head(path))
     assert read_bags(reader, path) == BAGS
-    assert reader.num_samples(path) == 2
+    assert reader.look(path).num_samples == 2
 
 
 def test_one_table(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_bad_content(
     monkeypatch.chdir(tmp_path)
     path = save(tmp_path / "x.pt", content)
     with pytest.raises(InvalidInputError, match=message):
-        TorchReader().feature_names(path)
+        TorchReader().look(path)
     assert not Path("harm").exists()
 
 
@@ -131,17 +131,17 @@ def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.pt"
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(InvalidInputError, match="not tensors written by"):
-        TorchReader().feature_names(path)
+        TorchReader().look(path)
     path.write_bytes(pickle.dumps(3)[:-1])
     with pytest.raises(InvalidInputError, match="not tensors written by"):
-        TorchReader().feature_names(path)
+        TorchReader().look(path)
     path.write_bytes(gzip.compress(b"x" * 10_000)[:-9])
     with pytest.raises(InvalidInputError, match="cannot be read"):
-        TorchReader().feature_names(path)
+        TorchReader().look(path)
     save(path, triple(indices=[1, 2, 3, 9]))
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(InvalidInputError, match=r"shardplan\[torchrec\]"):
-        TorchReader().feature_names(path)
+        TorchReader().look(path)
 
 
 def test_a_small_file_that_unpacks_to_much_is_refused(
@@ -150,10 +150,10 @@ def test_a_small_file_that_unpacks_to_much_is_refused(
     path = tmp_path / "x.pt.gz"
     path.write_bytes(gzip.compress(bytes(10**7)))
     with pytest.raises(InvalidInputError, match=r"not tensors written by torch\.save"):
-        TorchReader().feature_names(path)
+        TorchReader().look(path)
     monkeypatch.setattr("planner.profiling.readers._LEAST_LIMIT_BYTES", 1e6)
     with pytest.raises(InvalidInputError, match=r"unpacks to more than 1000000 bytes"):
-        TorchReader().feature_names(path)
+        TorchReader().look(path)
 
 
 def test_no_bytes_end_in_another_error(tmp_path: Path) -> None:
@@ -170,4 +170,4 @@ def test_no_bytes_end_in_another_error(tmp_path: Path) -> None:
     for content in contents:
         path.write_bytes(content)
         with pytest.raises(InvalidInputError):
-            TorchReader().feature_names(path)
+            TorchReader().look(path)

@@ -158,7 +158,6 @@ def make_estimate(world_size: int, time_s: float = 3.1e-3) -> IterationEstimate:
         slowest_rank=world_size - 1,
         imbalance_ratio=1.06,
         exposed_communication_s=0.5e-3,
-        provenance=make_topology().provenance,
         warnings=("the input rate is unknown",),
     )
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import planner.report.sections
 from costmodels.distribution.uniform import Uniform
-from planner.report.page import fill
+from planner.report.page import block
 from planner.report.run_files import page as render
 from planner.report.sections.base import build_sections
 from planner.report.terminal import print_sections
@@ -82,11 +82,11 @@ def test_without_the_file_nothing_of_it_is_there(result: PlanningResult) -> None
 
 
 def test_values_in_a_template_are_text_and_markup_stays() -> None:
-    inner = fill("<b>{{ name }}</b>", name="<i>&\"'\x1b[0m")
+    inner = block("facts", pairs=[("<i>&\"'\x1b[0m", "")])
     assert "<i>" not in inner
     assert "\x1b" not in inner
-    outer = fill('<p title="{{ name }}">{{ inner }}</p>', name='"><script>', inner=inner)
-    assert f">{inner}</p>" in outer
+    outer = block("card", label='"><script>', value=inner, note="")
+    assert f">{inner}</dd>" in outer
     assert "<script>" not in outer
 
 

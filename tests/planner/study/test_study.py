@@ -285,7 +285,7 @@ def test_a_trial_has_the_setup_that_its_process_searches(space: Space, tmp_path:
     )
     first, second = space.setups[:2]
     other.study.enqueue_trial(dict(second.picks))
-    trial = mine.begin(first)
+    trial, _ = mine.begin(first)
     assert [tuple(pick) for pick in trial.user_attrs["setup"]] == list(first.picks)
     assert other.taken == {first}
 

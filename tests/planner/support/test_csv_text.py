@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from costmodels.measured.curves import Collective, CollectiveCurve
 from planner.io.plan.plan_file import shards_csv
 from planner.io.system.collective_curves import CurveRecord, curves_text, read_curves
-from planner.predict.operations import Unmodelled, predicted_text, read_table
+from planner.predict.operations import predicted_text, read_table
 from planner.support.files import csv_text, guarded, unguarded
 from tests.planner.report.report_samples import make_result
 
@@ -81,7 +81,7 @@ def test_shards() -> None:
 def test_predictions(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text(f'M,"{EVIL}"\n1,@x\n-2,3\n')
-    text = predicted_text(read_table(path, ("M",)), [Unmodelled(reason="=no")] * 2)
+    text = predicted_text(read_table(path, ("M",)), ["=no"] * 2)
     assert not any(map(is_run, cells(text)))
     assert {"-2", "'@x", "'=no", f"'{EVIL}"} <= set(cells(text))
 

@@ -9,16 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from costmodels.collective.hierarchical import Hierarchical
+from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, check_plan
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import io
-from planner.validation.cases import StepCase, summarize
-from planner.validation.steps import load_cases, plan_from_matrix, predict, priced
-
-
-def run_of(workload: Workload, topology: Topology, plan: Plan) -> StepCase:
-    return StepCase(name="run", topology=topology, measured_s=1.0, workload=workload, plan=plan)
+from planner.io.importers.base import placed
+from planner.validation.cases import summarize
+from planner.validation.steps import load_cases, plan_from_matrix, predict
 
 
 @pytest.fixture(scope="module")
@@ -61,25 +60,18 @@ def test_a_matrix_replicates_small_tables_and_splits_rows() -> None:
     assert [s.num_rows for s in large.shards] == [20_000_000, 20_000_000]
 
 
-def by_host(gpus: int) -> list[list[int]]:
-    """Large tables on all ranks of one host each, small ones everywhere."""
+def by_host(workload: Workload, topology: Topology) -> Plan:
+    """Large tables by rows over one host each, small ones on all ranks."""
     small = [3, 5, 6, 7, 8, 12, 13, 14, 15, 16, 17, 18, 24, 25]
-    large = [t for t in range(26) if t not in small]
-    hosts = gpus // 8
-    return [[*large[rank // 8 :: hosts], *small] for rank in range(gpus)]
-
-
-def test_tables_split_over_a_host_are_added_up_inside_it() -> None:
-    workload = io.load_workload("dlrm_dcnv2_hugectr")
-    topology = io.load_system("h100_sxm", gpus=16, gpus_per_host=8)
-    plan = plan_from_matrix(by_host(16), workload, topology, 0.0125)
-    check_plan(plan, workload, 16)
-    kinds = {plan.placement(t.name).sharding_type for t in workload.tables}
-    assert kinds == {ShardingType.TABLE_ROW_WISE, ShardingType.DATA_PARALLEL}
-    assert len(plan.placement("t_cat_20").ranks) == 8
-    assert isinstance(priced(run_of(workload, topology, plan)).models.collective, Hierarchical)
-    alone = io.load_system("h100_sxm", gpus=8)
-    assert not isinstance(priced(run_of(workload, alone, plan)).models.collective, Hierarchical)
+    placements, everywhere = [], list(range(topology.world_size))
+    for i, table in enumerate(workload.tables):
+        if i in small:
+            placements.append(placed(table, ShardingType.DATA_PARALLEL, everywhere))
+        else:
+            first = 8 * (i % topology.num_hosts)
+            host = everywhere[first : first + 8]
+            placements.append(placed(table, ShardingType.TABLE_ROW_WISE, host))
+    return Plan(placements=tuple(placements))
 
 
 @pytest.mark.parametrize("system", ["a100_80gb_sxm", "h100_sxm", "b200_sxm", "gb200"])
@@ -89,8 +81,10 @@ def test_more_hosts_finish_a_fixed_batch_sooner(system: str) -> None:
         topology = io.load_system(system, gpus=gpus, gpus_per_host=per_host)
         workload = io.load_workload("dlrm_dcnv2_hugectr")
         workload = replace(workload, batch_size_per_rank=135_168 // gpus)
-        plan = plan_from_matrix(by_host(gpus), workload, topology, 0.0125)
-        time = priced(run_of(workload, topology, plan)).estimate(plan).time
+        models = default_models(topology)
+        models = replace(models, collective=Hierarchical(models.collective))
+        plan = by_host(workload, topology)
+        time = CostPipeline(workload, topology, models).estimate(plan).time
         assert time.low_s < time.time_s < time.high_s
         seconds.append(time.time_s)
     assert seconds == sorted(seconds, reverse=True)

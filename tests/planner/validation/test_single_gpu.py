@@ -14,8 +14,15 @@ from planner import io
 from planner.io.documents import configs_folder
 from planner.io.workload.workload_file import workload_text
 from planner.validation import steps
-from planner.validation.cases import AS_SHIPPED, Part, Prediction, json_file, summarize
-from planner.validation.steps import HOST_LEFT_OUT, single_gpu_cases
+from planner.validation.cases import (
+    AS_SHIPPED,
+    Part,
+    Prediction,
+    json_file,
+    left_out_groups,
+    summarize,
+)
+from planner.validation.steps import single_gpu_cases
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 
@@ -50,7 +57,7 @@ def test_nothing_is_fitted_to_the_case_that_is_judged() -> None:
         for c in single_gpu_cases()
     ]
     before, after = json_file("left_out.json")["single-gpu"], left_out("single-gpu", cases)
-    for way, titles in HOST_LEFT_OUT.items():
+    for way, titles in left_out_groups("single-gpu").items():
         key = " ".join(judged[title] for title in titles)
         assert after[way][key] == pytest.approx(before[way][key])
         assert any(pair != pytest.approx(before[way][k]) for k, pair in after[way].items())
@@ -64,7 +71,7 @@ def test_the_command_prints_every_case_and_the_errors(
     monkeypatch.setattr(steps, "single_gpu", lambda: (part,))
     printed = run("validate", "published", "--what", "single-gpu", "-v").out
     assert printed.count("titan_xp") == 12
-    assert all(name in printed for name in (AS_SHIPPED, *HOST_LEFT_OUT))
+    assert all(name in printed for name in (AS_SHIPPED, *left_out_groups("single-gpu")))
     told = json.loads(run("validate", "published", "--what", "single-gpu", "--json").out)
     data = told["iterations"]
     assert len(data["cases"]) == 36

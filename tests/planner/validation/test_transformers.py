@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fit_published import fitted_shares, left_out, unmeasured
-from costmodels.sustained import PRIOR, SHARES, STEP_GROUPS, UNMEASURED, Shares
+from benchmarks.fit_published import PRIOR, fitted_shares, left_out, unmeasured
+from costmodels.sustained import SHARES, STEP_GROUPS, UNMEASURED, Shares
 from costmodels.workload import DenseOptimizer, DenseParallelism, Workload
 from planner import io
 from planner.io.workload.workload_file import workload_text
 from planner.validation import steps
-from planner.validation.cases import AS_SHIPPED, StepCase, json_file, summarize
-from planner.validation.steps import NAIVE, SHARES_LEFT_OUT, UNFITTED
+from planner.validation.cases import AS_SHIPPED, StepCase, json_file, left_out_groups, summarize
+from planner.validation.steps import NAIVE, UNFITTED
 from tests.planner.cases import first
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
@@ -92,7 +92,7 @@ def test_nothing_is_fitted_to_the_model_that_is_judged(
         replace(c, measured_s=3 * c.measured_s) if c.groups["model"] == "MPT-1b" else c for c in few
     )
     before, after = left_out("transformers", few), left_out("transformers", changed)
-    for way in SHARES_LEFT_OUT:
+    for way in left_out_groups("transformers"):
         moved = [before[way][key] != after[way][key] for key in before[way]]
         judged = [key.startswith("MPT-1b") for key in before[way]]
         assert way != "model left out" or moved == [not found for found in judged]
@@ -155,7 +155,10 @@ def test_errors_stay_where_they_are(every: int, monkeypatch: pytest.MonkeyPatch)
     assert errors[AS_SHIPPED].mean_error_ratio <= 0.07
     assert errors["model left out"].mean_error_ratio <= 0.10
     assert errors["family left out"].mean_error_ratio <= 0.10
-    assert all(errors[name].coverage_ratio >= 0.85 for name in (AS_SHIPPED, *SHARES_LEFT_OUT))
+    assert all(
+        errors[name].coverage_ratio >= 0.85
+        for name in (AS_SHIPPED, *left_out_groups("transformers"))
+    )
     assert errors[NAIVE].mean_error_ratio >= 0.25
 
 
@@ -183,7 +186,7 @@ def test_the_command_prints_errors_by_model(
     assert "6ND roofline" in done.out
     told = json.loads(run("validate", "published", "--what", "transformers", "--json").out)
     assert set(told) == {"unfitted", "frameworks", "fitted"}
-    assert set(told["fitted"]["errors"]) == {AS_SHIPPED, *SHARES_LEFT_OUT, NAIVE}
+    assert set(told["fitted"]["errors"]) == {AS_SHIPPED, *left_out_groups("transformers"), NAIVE}
 
 
 def test_how_the_dense_part_is_trained_reads_back(

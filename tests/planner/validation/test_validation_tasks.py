@@ -21,6 +21,7 @@ from planner.options.torchrec_rules import layout_problems
 from planner.validation import tasks
 from planner.validation.tasks import BLOCK_TASKS
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology, whole_shards
+from tests.index_laws import range_share
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -84,7 +85,7 @@ def test_indices_follow_their_law(scattered: bool) -> None:
     assert unique == pytest.approx(law.expected_unique_rows(20_000), rel=0.03)
     first = float((drawn < 2500).mean())
     chance = 0.2 if scattered else 0.01  # where the few hottest rows happen to lie
-    assert first == pytest.approx(law.range_share(0, 2500), abs=chance)
+    assert first == pytest.approx(range_share(law, 0, 2500), abs=chance)
 
 
 def test_bags_have_the_asked_mean() -> None:

@@ -155,7 +155,7 @@ def test_validate_trains_the_kind_of_models_that_was_asked_for(
     assert "Time with fp16 exchanges over time with fp32" in done.out
     refused = run("validate", "torchrec", "--models", "sequence", "--codec", "bf16")
     assert refused.code == 2
-    assert "keep one of them" in refused.err
+    assert "--codec and --models exclude each other" in refused.err
 
 
 def test_validate_uses_the_given_system(
@@ -204,10 +204,13 @@ def test_rows_can_be_measured_without_a_system(
     [
         ((), "nothing to write"),
         (("-o", "x.yaml", "--from", "r.jsonl"), "--from needs --system"),
-        (("-o", "x.yaml", "--from", "r.jsonl", "--system", "h100_sxm", "--quick"), "drop --quick"),
+        (
+            ("-o", "x.yaml", "--from", "r.jsonl", "--system", "h100_sxm", "--quick"),
+            "--from and --quick exclude",
+        ),
         (("-o", "x.yaml", "--from", "r.jsonl", "--system", "h100_sxm", "--seed", "1"), "--seed"),
-        (("--host", "--rows", "r.jsonl"), "drop --rows"),
-        (("--host", "--from", "r.jsonl"), "drop --from"),
+        (("--host", "--rows", "r.jsonl"), "--host and --rows exclude"),
+        (("--host", "--from", "r.jsonl"), "--host and --from exclude"),
         (("--host", "--device", "cuda"), "torch sees no GPU"),
         (("-o", "x.yaml", "--device", "cuda"), "needs --system"),
         (("-o", "x.yaml", "--device", "cpu", "--system", "h100_sxm"), "drop --system"),

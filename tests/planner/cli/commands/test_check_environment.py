@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from planner.cli.commands import check as env
-from planner.cli.commands.check import Check, CheckLevel
+from planner.cli.commands.check import FAIL, OK, WARN, Check
 from tests.planner.cli.command_line import Run
 
 REQUIREMENTS = ["numpy<3,>=2.0.2", "click<9,>=8.1.7", 'torch==2.13.*; extra == "torchrec"']
@@ -30,22 +30,22 @@ def stack(
 @pytest.mark.parametrize(
     ("torch", "fbgemm", "level"),
     [
-        ("2.13.0+cpu", "1.8.0", CheckLevel.OK),
-        ("2.14.1", "1.9.0", CheckLevel.OK),
-        ("2.13.0", "1.9.0", CheckLevel.FAIL),
-        ("2.14.0", "1.8.0", CheckLevel.FAIL),
-        ("2.15.0", "1.9.0", CheckLevel.FAIL),
-        ("2.3.0", "1.8.0", CheckLevel.FAIL),
-        ("3.0.0", "1.8.0", CheckLevel.WARN),
-        ("2.13.0", "2.0.0", CheckLevel.WARN),
-        ("nightly", "1.8.0", CheckLevel.WARN),
+        ("2.13.0+cpu", "1.8.0", OK),
+        ("2.14.1", "1.9.0", OK),
+        ("2.13.0", "1.9.0", FAIL),
+        ("2.14.0", "1.8.0", FAIL),
+        ("2.15.0", "1.9.0", FAIL),
+        ("2.3.0", "1.8.0", FAIL),
+        ("3.0.0", "1.8.0", WARN),
+        ("2.13.0", "2.0.0", WARN),
+        ("nightly", "1.8.0", WARN),
     ],
 )
-def test_fbgemm_fits_torch_by_the_minor_number(torch: str, fbgemm: str, level: CheckLevel) -> None:
+def test_fbgemm_fits_torch_by_the_minor_number(torch: str, fbgemm: str, level: str) -> None:
     found = {"torch": torch, "torchrec": "1.8.0", "fbgemm_gpu_cpu": fbgemm}
     check = stack(found, ("fbgemm-gpu-cpu",))["torch / fbgemm-gpu-cpu"]
-    assert check.level is level
-    assert (check.fix != "") is (level is CheckLevel.FAIL)
+    assert check.level == level
+    assert (check.fix != "") is (level == FAIL)
 
 
 def test_a_wrong_pair_names_both_repairs() -> None:
@@ -57,7 +57,7 @@ def test_a_wrong_pair_names_both_repairs() -> None:
 
 
 def test_nothing_of_torch_is_fine() -> None:
-    assert [c.level for c in stack({}).values()] == [CheckLevel.OK]
+    assert [c.level for c in stack({}).values()] == [OK]
 
 
 def test_two_builds_of_fbgemm_are_a_hazard() -> None:
@@ -68,7 +68,7 @@ def test_two_builds_of_fbgemm_are_a_hazard() -> None:
         "fbgemm_gpu_cpu": "1.8.0",
     }
     both = stack(found, ("fbgemm-gpu", "fbgemm-gpu-cpu"))
-    assert both["fbgemm"].level is CheckLevel.WARN
+    assert both["fbgemm"].level == WARN
     assert "overwrite" in both["fbgemm"].finding
     stand_in = stack(found, ("fbgemm-gpu-cpu",))
     assert "fbgemm" not in stand_in
@@ -77,30 +77,30 @@ def test_two_builds_of_fbgemm_are_a_hazard() -> None:
 def test_a_cuda_build_needs_the_driver() -> None:
     found = {"torch": "2.13.0", "torchrec": "1.8.0", "fbgemm_gpu": "1.8.0"}
     check = stack(found, ("fbgemm-gpu",), nvml=False)["nvidia driver"]
-    assert check.level is CheckLevel.FAIL
+    assert check.level == FAIL
     assert "libnvidia-ml" in check.finding
     assert "nvidia driver" not in stack(found, ("fbgemm-gpu",), nvml=True)
 
 
 def test_torchrec_without_fbgemm() -> None:
     check = stack({"torch": "2.14.0", "torchrec": "1.9.2"})["fbgemm"]
-    assert check.level is CheckLevel.FAIL
+    assert check.level == FAIL
     assert "fbgemm-gpu==1.9.*" in check.fix
     assert "fbgemm-gpu==1.9.*" in stack({"torchrec": "1.9.2"})["fbgemm"].fix
 
 
 def test_fbgemm_without_torch_and_torchrec() -> None:
     checks = stack({"fbgemm_gpu_cpu": "1.8.0"}, ("fbgemm-gpu-cpu",))
-    assert checks["torch / fbgemm-gpu-cpu"].level is CheckLevel.FAIL
-    assert checks["torchrec"].level is CheckLevel.WARN
+    assert checks["torch / fbgemm-gpu-cpu"].level == FAIL
+    assert checks["torchrec"].level == WARN
 
 
 def test_packages_are_held_against_their_limits() -> None:
     found = versions(numpy="1.26.4", click="8.5.1")
     checks = {c.subject: c for c in env.check_packages(found, REQUIREMENTS)}
     assert set(checks) == {"numpy", "click"}
-    assert checks["click"].level is CheckLevel.OK
-    assert checks["numpy"].level is CheckLevel.FAIL
+    assert checks["click"].level == OK
+    assert checks["numpy"].level == FAIL
     assert checks["numpy"].fix == "pip install 'numpy<3,>=2.0.2'"
     missing = {c.subject: c for c in env.check_packages(versions(), REQUIREMENTS)}
     assert missing["click"].finding == "not installed"
@@ -128,8 +128,8 @@ def test_metadata_of_what_is_not_installed() -> None:
 
 
 def test_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = Check(level=CheckLevel.OK, subject="python", finding="3.11")
-    bad = Check(level=CheckLevel.FAIL, subject="torch", finding="wrong", fix="do this")
+    good = Check(level=OK, subject="python", finding="3.11")
+    bad = Check(level=FAIL, subject="torch", finding="wrong", fix="do this")
     monkeypatch.setattr(env, "check_packages", lambda: [good])
     monkeypatch.setattr(env, "check_torch", list)
     done = run("check")

@@ -101,7 +101,7 @@ def test_what_was_found_is_printed_where_the_new_plan_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The place was fine before the search, and is not any more."""
-    monkeypatch.setattr("planner.cli.output.check_file", lambda _: None)
+    monkeypatch.setattr("planner.cli.commands.drift.check_output", lambda *_: None)
     (tmp_path / "file").write_text("x")
     asked = ("drift", *made, "--system", system_file, "--evaluations", 8, "--stats", days[0])
     done = run(*asked, "-o", tmp_path / "file" / "new.json")

@@ -41,7 +41,7 @@ def test_explain_tells_of_the_plan_its_tables_and_its_constraints(
     assert "did you mean" in wrong.err
     unused = run(*asked, "--time-limit", "0.1s")
     assert unused.code == 2
-    assert "--time-limit limits the searches of --prices" in unused.err
+    assert "--time-limit needs --prices" in unused.err
 
 
 def test_prices_are_also_of_constraints_in_a_file_of_their_own(

@@ -13,7 +13,7 @@ import pytest
 
 from costmodels.cpu.exchange import STAGES
 from planner.cli import printing as show
-from planner.cli.console import Settings, status_line, stdout_console
+from planner.cli.console import Settings, console_of, status_line
 from planner.cli.inputs import require_torchrec
 from planner.errors import InvalidInputError
 from planner.report.terminal import print_sections
@@ -55,10 +55,10 @@ RUNS = [
 def test_scores_stand_beside_simpler_models(capsys: pytest.CaptureFixture[str]) -> None:
     found = show.rankings(RUNS)
     assert list(found) == ["shardplan", "bytes", "torchrec"]
-    assert found["shardplan"].kendall_tau_ratio == 1.0
-    assert found["bytes"].kendall_tau_ratio == -1.0
-    assert found["shardplan"].mean_regret_ratio == 0.0
-    print_sections(stdout_console(), (show.scores_section(found, RUNS),))
+    assert found["shardplan"]["kendall_tau_ratio"] == 1.0
+    assert found["bytes"]["kendall_tau_ratio"] == -1.0
+    assert found["shardplan"]["mean_regret_ratio"] == 0.0
+    print_sections(console_of(sys.stdout), (show.scores_section(found, RUNS),))
     out = capsys.readouterr().out
     assert "Predicted against trained" in out
     assert "shardplan" in out
@@ -70,7 +70,7 @@ def test_skew_compares_plan_by_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert name == "random TRD"
     assert measured == pytest.approx(0.55)
     assert predicted == pytest.approx(0.5)
-    print_sections(stdout_console(), (show.pairs_section(runs, "Ratios"),))
+    print_sections(console_of(sys.stdout), (show.pairs_section(runs, "Ratios"),))
     assert "55.0 %" in capsys.readouterr().out
 
 
@@ -123,6 +123,6 @@ def test_a_quiet_status_line_prints_nothing(
 
 
 def test_intervals_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    print_sections(stdout_console(), (show.scores_section({}, RUNS),))
+    print_sections(console_of(sys.stdout), (show.scores_section({}, RUNS),))
     out = " ".join(capsys.readouterr().out.split())
     assert "hold 75.0 % of the plans' times and 75.0 % of all iterations" in out

@@ -148,4 +148,4 @@ def test_the_curve_of_moves_is_printed_and_the_diff_written(
     assert diff["modules"] or diff["restart"] or not told["reshard"]["moved_tables"]
     refused = run(*asked, "--curve")
     assert refused.code == 2
-    assert "--curve need --from" in refused.err
+    assert "--curve needs --from" in refused.err

@@ -37,10 +37,10 @@ BAD = {
     ),
     "uneven global batch": ((*PLAN, "--global-batch-size", "1001"), "not a multiple of 8"),
     "small global batch": ((*PLAN, "--global-batch-size", "4"), "not a multiple of 8"),
-    "bare reserve": ((*PLAN, "--reserve", "6"), "'6' has no unit; write '6 GiB'"),
+    "bare reserve": ((*PLAN, "--reserve", "6"), "'6' is not a number with a unit, such as"),
     "reserve in metres": ((*PLAN, "--reserve", "6 m"), "'m'"),
     "negative reserve": ((*PLAN, "--reserve", "-1 GiB"), "negative"),
-    "bare time limit": ((*PLAN, "--time-limit", "10"), "'10' has no unit; write '10s'"),
+    "bare time limit": ((*PLAN, "--time-limit", "10"), "'10' is not a number with a unit"),
     "zero time limit": ((*PLAN, "--time-limit", "0s"), "must be above 0"),
     "time limit in bytes": ((*PLAN, "--time-limit", "10 GiB"), "'GiB'"),
     "infinite time limit": ((*PLAN, "--time-limit", "inf"), "inf"),
@@ -68,11 +68,11 @@ BAD = {
     ),
     "batch set twice": (
         (*PLAN, "--batch-size", "64", "--set", "training.batch_size_per_rank=64"),
-        "--batch-size and --set training.batch_size_per_rank",
+        "--batch-size and --set=training.batch_size_per_rank",
     ),
     "reserve set twice": (
         (*PLAN, "--reserve", "1 GiB", "--set", "memory.reserve=2 GiB"),
-        "--reserve and --set memory.reserve",
+        "--reserve and --set=memory.reserve",
     ),
     "pipeline set twice": (
         ("study", *PLAN[1:], "--vary", "training.pipeline=none", "--set", "training.pipeline=none"),
@@ -80,7 +80,7 @@ BAD = {
     ),
     "model set twice": (
         (*PLAN, "--model", "dense=roofline", "--model", "dense=mine.py"),
-        "--model dense: 2 models",
+        "--model dense: 2 values",
     ),
     "lookahead set twice": (
         ("study", *PLAN[1:], "--vary", "training.lookahead=8", "--set", "training.lookahead=4"),

@@ -18,7 +18,6 @@ import pytest
 from planner.__main__ import run_guarded
 from planner.cli import console
 from planner.cli.console import Settings, status_line
-from planner.cli.flags import PERCENT, count, quantity
 from planner.cli.interrupt import (
     GaveUp,
     Interrupted,
@@ -27,6 +26,7 @@ from planner.cli.interrupt import (
     signals_interrupt,
 )
 from planner.cli.run import run as run_command_line
+from planner.cli.spec import PERCENT, count, quantity
 from planner.errors import InvalidInputError
 from planner.search.base import SearchProgress
 from tests.planner import cases
@@ -71,8 +71,7 @@ def test_nothing_to_keep_is_stopped_at_once() -> None:
     """Until the search tells of a plan."""
 
     def work() -> None:
-        with StopOnInterrupt(keeps=False, lost="nothing is written") as stop:
-            stop.watching(lambda _: None)(EMPTY)
+        with StopOnInterrupt(keeps=False, lost="nothing is written"):
             os.kill(os.getpid(), signal.SIGTERM)
             pytest.fail("it went on")
 
@@ -80,7 +79,7 @@ def test_nothing_to_keep_is_stopped_at_once() -> None:
         work()
     assert caught.value.__notes__ == ["nothing is written"]
     with StopOnInterrupt(keeps=False) as stop:
-        stop.watching(lambda _: None)(LINE)
+        stop.keeps = True
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop()
 
@@ -227,16 +226,16 @@ def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, terminal: bool, wi
 
     with monkeypatch.context() as patch:  # pytest -vv asks for the size too, after the test
         patch.setattr("os.get_terminal_size", size)
-        assert console.stdout_console().width == width
+        assert console.console_of(sys.stdout).width == width
 
 
 def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert not console.stdout_console().no_color
+    assert not console.console_of(sys.stdout).no_color
     monkeypatch.setenv("NO_COLOR", "1")
-    assert console.stdout_console().no_color
+    assert console.console_of(sys.stdout).no_color
     assert console.console_of(sys.stderr).no_color
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, place
 from planner.cli.commands.explain import costs_section, table_section
-from planner.cli.console import stdout_console
+from planner.cli.console import console_of
 from planner.explain.explainer import ConstraintCost, OptionCost, TableExplanation
 from planner.report.base import Section
 from planner.report.figures import where
@@ -14,7 +16,7 @@ from planner.report.terminal import print_sections
 
 
 def show(section: Section) -> None:
-    print_sections(stdout_console(), (section,))
+    print_sections(console_of(sys.stdout), (section,))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from planner.errors import InvalidInputError
 from planner.io.importers.base import Imported, import_torchrec_plan, imported_text
 from planner.io.importers.dlrm import PROGRAMS, import_dlrm
 from planner.io.importers.fbgemm import import_fbgemm, import_param
-from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan, is_plan
+from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan
 from tests.planner.io.importers import samples
 from tests.planner.io.importers.checks import SHAPES, check_readable, save, three_tables
 
@@ -31,9 +31,9 @@ def refused(error: InvalidInputError) -> None:
 def read_hugectr(path: Path) -> Imported:
     """A configuration or a plan, as the command tells them apart."""
     value = json.loads(path.read_text())
-    return import_hugectr_plan(path, three_tables(), value) if is_plan(value) else import_hugectr(
-        path, value
-    )  # fmt: skip
+    if isinstance(value, list):
+        return import_hugectr_plan(path, three_tables(), value)
+    return import_hugectr(path, value)
 
 
 READERS: dict[str, tuple[Callable[[Path], Imported], list[Any]]] = {

@@ -18,8 +18,7 @@ from planner import io
 from planner.errors import InvalidInputError
 from planner.io.documents import configs_folder
 from planner.io.system.collective_curves import load_curves
-from planner.io.system.measured_rows import MeasuredRows, read_rows
-from planner.io.system.system_writer import Written, fit_and_write
+from planner.io.system.system_writer import MeasuredRows, Written, fit_and_write, read_rows
 
 H200_ROWS = configs_folder() / "published" / "gpu_h200.jsonl"
 LINES = H200_ROWS.read_text().splitlines()

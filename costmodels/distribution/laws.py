@@ -294,20 +294,16 @@ class Laws:
         return np.where(fills, missed, unique)
 
     def expected_unique_misses(
-        self,
-        law: IntArray,
-        num_indices: FloatArray,
-        cached_rows: FloatArray,
-        lookahead_batches: int = 0,
+        self, law: IntArray, num_indices: FloatArray, cached_rows: FloatArray, lookahead: int = 0
     ) -> FloatArray:
         """Distinct rows of a batch that a warm cache does not hold when the batch starts.
 
-        The cache is LRU. If it also knows the next ``lookahead_batches``, it keeps their rows over
+        The cache is LRU. If it also knows the next ``lookahead`` batches, it keeps their rows over
         :meth:`lookahead_draws` draws, or as long as an LRU cache does if that is longer.
         """
         draws, effective = self.filled(law, cached_rows)[0], self.effective_draws(law, num_indices)
-        if lookahead_batches:
-            ahead = self.lookahead_draws(law, num_indices, cached_rows, lookahead_batches)
+        if lookahead:
+            ahead = self.lookahead_draws(law, num_indices, cached_rows, lookahead)
             draws = np.maximum(draws, ahead)
         first, back = distinct(law, effective, draws)
         found = np.zeros(len(first))

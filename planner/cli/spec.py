@@ -8,20 +8,17 @@ Names and files are completed for the shell. It waits for the answer at every pr
 so that folders are listed directly, and nothing is imported that reads or checks files.
 """
 
-from __future__ import annotations
-
-import functools
 import inspect
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final, dataclass_transform, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, dataclass_transform, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -30,18 +27,13 @@ from click.shell_completion import CompletionItem
 import planner
 from costmodels import discovery, units
 from costmodels.errors import require
+from planner import io
 
 Names = Callable[[], tuple[str, ...]]
 
 MAX_RANKS: Final = 65_536
 _MAX_SAMPLES: Final = 100_000_000
 _WORKLOAD_FILES: Final = frozenset({".yaml", ".yml", ".csv", ".tsv"})
-_UNITS: Final = {
-    "s": ("time", "s"),
-    "bytes": ("bytes", " GiB"),
-    "usd_per_hour": ("price", " USD/h"),
-}
-"""The name of each dimension, and what a bare number of it lacks."""
 
 
 class Parsed(click.ParamType[Any]):
@@ -53,9 +45,7 @@ class Parsed(click.ParamType[Any]):
         self.read = read
         self.names = names
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read a text; what was read already passes through."""
         if not isinstance(value, str):
             return value
@@ -64,9 +54,7 @@ class Parsed(click.ParamType[Any]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
-    def shell_complete(
-        self, _ctx: click.Context, _param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, _ctx: Any, _param: Any, incomplete: str) -> list[CompletionItem]:
         """The names that begin with what was typed; files if there are none."""
         if self.names is None:
             return []
@@ -75,23 +63,19 @@ class Parsed(click.ParamType[Any]):
 
 def quantity(dimension: str, *, positive: bool = False) -> Parsed:
     """A number with its unit in SI units; ``dimension`` is one of :mod:`costmodels.units`."""
-    name, missing = _UNITS.get(dimension, (dimension, " ..."))
 
     def read(text: str) -> float:
-        bare = f"{text!r} has no unit; write {text.strip() + missing!r}"
-        require(_number(text) is None, bare)
         number = units.parse_quantity(text, dimension)
         require(number > 0 or not positive, f"{text!r} must be above 0")
         return number
 
-    return Parsed(name, read)
+    return Parsed(dimension, read)
 
 
 def _number(text: str) -> float | None:
-    try:
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        return None
+    return None
 
 
 def count(maximum: int, name: str = "count") -> Parsed:
@@ -146,7 +130,7 @@ def _reserve(text: str) -> float | Share:
     return Share(ratio)
 
 
-def _price(text: str) -> tuple[str, float]:
+def system_price(text: str) -> tuple[str, float]:
     """``h100_sxm=2.10`` for one system, or ``2.10 USD/h`` for all, whose name is empty."""
     system, equals, amount = text.partition("=")
     if not equals:
@@ -160,7 +144,7 @@ def _price(text: str) -> tuple[str, float]:
     return system.strip(), number
 
 
-def _rate(text: str) -> float:
+def samples_per_s(text: str) -> float:
     """Samples per second: ``20e6``, ``20_000_000`` or ``20M``."""
     digits = text.strip().replace("_", "")
     factor = {"k": 1e3, "M": 1e6, "G": 1e9}.get(digits[-1:], 1.0)
@@ -188,9 +172,7 @@ class Several(click.ParamType[tuple[Any, ...]]):
         self.one = one
         self.name = f"{one.name} list"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[Any, ...]:
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Refuse an empty list, and values that the other type refuses; equal values count once."""
         if isinstance(value, tuple):
             return value
@@ -199,9 +181,7 @@ class Several(click.ParamType[tuple[Any, ...]]):
             self.fail(f"{value!r} has an empty entry between its commas", param, ctx)
         return tuple(dict.fromkeys(self.one.convert(text, param, ctx) for text in texts))
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """The completions of the other type for what follows the last comma."""
         before, comma, last = incomplete.rpartition(",")
         found = self.one.shell_complete(ctx, param, last)
@@ -214,29 +194,18 @@ class Several(click.ParamType[tuple[Any, ...]]):
 class AnyFile(click.Path):
     """A path; for workloads, the names of shipped ones are completed too."""
 
-    def __init__(self) -> None:
-        """Paths arrive as :class:`pathlib.Path`."""
-        super().__init__(path_type=Path)
-
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> str | bytes | os.PathLike[str]:
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Refuse ``-``, which stands for a stream in other programs."""
         if os.fspath(value) == "-":
             self.fail("'-' names no file; streams are /dev/stdin and /dev/stdout", param, ctx)
         return super().convert(value, param, ctx)
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """Shipped workloads and files in the working directory; the shell does other folders."""
         if param.name != "workload" or "/" in incomplete:
             return super().shell_complete(ctx, param, incomplete)
         here = (path.name for path in sorted(Path().iterdir()) if path.suffix in _WORKLOAD_FILES)
-        found = matching((*shipped("workloads"), *here), incomplete)
+        found = matching((*io.names("workloads"), *here), incomplete)
         return found or super().shell_complete(ctx, param, incomplete)
 
 
@@ -245,21 +214,12 @@ def matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def shipped(kind: str) -> tuple[str, ...]:
-    """Names of shipped files of a kind, ``systems`` or ``workloads``; empty if they are missing."""
-    spec = find_spec("planner")
-    if spec is None or spec.origin is None:
-        return ()
-    package = Path(spec.origin).parent
-    folders = (package / "_configs" / kind, package.parent / "configs" / kind)
-    return tuple(sorted({path.stem for folder in folders for path in folder.glob("*.yaml")}))
-
-
-FILE: Final = AnyFile()
+FILE: Final = AnyFile(path_type=Path)
 RANKS: Final = count(MAX_RANKS)
 PERCENT: Final = Parsed("percent", _percent)
-SYSTEM: Final = Parsed("text", str, lambda: shipped("systems"))
+SYSTEM: Final = Parsed("text", str, lambda: io.names("systems"))
 OBJECTIVE: Final = name_of(lambda: import_module("planner.objectives").objective_names())
+_STRATEGY: Final = name_of(lambda: tuple(discovery.names(import_module("planner.search"))))
 _BATCH: Final = Parsed("samples", _batch)
 
 
@@ -275,8 +235,6 @@ Text = Annotated[str | None, click.STRING]
 Texts = Annotated[tuple[str, ...], click.STRING]
 Overrides = Annotated[Texts, "KEY=VALUE", "--set"]
 Models = Annotated[Texts, "FAMILY=NAME|FILE.py", "--model"]
-Scenarios = Annotated[tuple[Path, ...], FILE, "FILE", "--scenario"]
-Robust = Annotated[str | None, click.Choice(("worst", "mean"))]
 System = Annotated[str | None, SYSTEM, "NAME|FILE"]
 Number = Annotated[int | None, RANKS, "N"]
 Numbers = Annotated[tuple[int, ...], Several(RANKS), "N,N"]
@@ -284,22 +242,13 @@ Tables = Annotated[int | None, count(100_000), "N"]
 Evaluations = Annotated[int | None, count(10**12), "N", "--evaluations"]
 Batch = Annotated[int | None, _BATCH, "N"]
 Batches = Annotated[tuple[int, ...], Several(_BATCH), "N,N"]
-Samples = Annotated[float | None, Parsed("samples", _samples), "N"]
 Seed = Annotated[int, click.IntRange(min=0, max=2**31 - 1), "N"]
 Bytes = Annotated[float | None, quantity("bytes"), "SIZE"]
-Reserve = Annotated[float | Share | None, Parsed("bytes", _reserve), "SIZE"]
-Rate = Annotated[float | None, Parsed("rate", _rate), "RATE"]
 Duration = Annotated[float | None, quantity("s", positive=True), "TIME"]
 TimeLimit = Annotated[Duration, "--time-limit"]
-Seconds = Annotated[float, quantity("s"), "TIME"]
 Percent = Annotated[float, PERCENT, "PERCENT"]
 MaybePercent = Annotated[float | None, PERCENT, "PERCENT"]
 Price = Annotated[float | None, quantity("usd_per_hour", positive=True), "PRICE"]
-Prices = Annotated[tuple[tuple[str, float], ...], Parsed("price", _price), "PRICE", "--price"]
-Strategy = Annotated[
-    str, name_of(lambda: tuple(discovery.names(import_module("planner.search")))), "NAME"
-]
-Objective = Annotated[str, OBJECTIVE, "NAME"]
 
 
 # ------------------------------------------------------------------ commands
@@ -310,21 +259,37 @@ def argument(**more: Any) -> Any:
     return more
 
 
+_TOLD: Final = {
+    "needs": "{} needs {}; give both or none",
+    "excludes": "{} and {} exclude each other; give one",
+}
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Flags:
-    """A frozen dataclass whose fields are flags; one without a default has to be given."""
+    """A frozen dataclass whose fields are flags; one without a default has to be given.
+
+    ``rules`` says what goes together, as in ``--curve needs --from``, ``--hosts excludes --gpus``.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         """Make a dataclass of each kind of flags."""
         dataclass(frozen=True, kw_only=True)(cls)
 
     def check(self) -> None:
-        """Refuse flags that contradict each other, or have no effect without another one."""
+        """Refuse flags that break one of the rules."""
+        given = given_flags()
+        for flag, verb, *others in map(str.split, self.rules):
+            found = [other for other in others if other in given]
+            is_broken = flag in given and bool(found) is (verb == "excludes")
+            refuse(is_broken, _TOLD[verb].format(flag, (found or others)[0]))
 
 
 def command(
     short_help: str, group: click.Group | None = None, headings: Mapping[str, str] | None = None
-) -> Callable[[Callable[..., int | None]], StrictCommand]:
+) -> Callable[[Callable[..., int | None]], "StrictCommand"]:
     """Make a command of a function.
 
     Each parameter is a dataclass of flags; or a flag, if its type is annotated; or an argument,
@@ -336,7 +301,7 @@ def command(
         headings: the long names of the flags under each heading of the help; others come first.
     """
 
-    def made(function: Callable[..., int | None]) -> StrictCommand:
+    def made(function: Callable[..., int | None]) -> "StrictCommand":
         hints = get_type_hints(function)
         taken = {name: hint for name, hint in hints.items() if _is_flags(hint)}
 
@@ -411,10 +376,13 @@ def refuse(when: object, message: str) -> None:
         raise click.UsageError(message, click.get_current_context())
 
 
-def is_given(parameter: str) -> bool:
-    """Whether the user gave a flag of the running command, so that its default is not used."""
-    source = click.get_current_context().get_parameter_source(parameter)
-    return source is ParameterSource.COMMANDLINE
+def given_flags() -> set[str]:
+    """The flags of the running command that the user gave, and as ``--set=KEY`` what was set."""
+    context = click.get_current_context()
+    sources = ((p, context.get_parameter_source(p.name or "")) for p in context.command.params)
+    given = {name for p, at in sources if at is ParameterSource.COMMANDLINE for name in p.opts}
+    texts = (*context.params.get("overrides", ()), *context.params.get("vary", ()))
+    return given | {f"--set={text.partition('=')[0]}" for text in texts}
 
 
 class StrictCommand(click.Command):
@@ -456,36 +424,6 @@ class StrictCommand(click.Command):
 
 # ------------------------------------------------------------------ the problem
 
-_KEYS: Final = {
-    "--batch-size": "training.batch_size_per_rank",
-    "--global-batch-size": "training.batch_size_per_rank",
-    "--reserve": "memory.reserve",
-}
-"""The key of a workload file in whose place a flag gives the value."""
-
-
-def refuse_said_twice(overrides: Sequence[str], given: Mapping[str, object]) -> None:
-    """Refuse two flags, or a flag and ``--set``, that give the same value.
-
-    Args:
-        overrides: the values of ``--set``.
-        given: the values of flags; None or an empty tuple for those that were not given.
-
-    Raises:
-        UsageError: something is said twice; the message names both ways.
-    """
-    flags = [flag for flag, value in given.items() if value not in (None, ())]
-    refuse(
-        {"--batch-size", "--global-batch-size"} <= set(flags),
-        "--batch-size (per rank) and --global-batch-size exclude each other; give one",
-    )
-    keys = [text.partition("=")[0] for text in overrides]
-    for flag in flags:
-        same = f"{flag} and --set {_KEYS[flag]} give the same value; drop one of them"
-        refuse(_KEYS[flag] in keys, same)
-    for key, times in Counter(keys).items():
-        refuse(times > 1, f"--set {key}: {times} values are given; give one")
-
 
 class ProblemFlags(Flags):
     """The shared flags on workload and system; None for flags that were not given.
@@ -504,23 +442,22 @@ class ProblemFlags(Flags):
         models: Price with this cost model; FAMILY is lookup, collective or dense.
     """
 
+    rules = (
+        "--batch-size excludes --global-batch-size --set=training.batch_size_per_rank",
+        "--global-batch-size excludes --set=training.batch_size_per_rank",
+        *("--hosts excludes --gpus", "--reserve excludes --set=memory.reserve"),
+    )
+
     system: System = None
     gpus: Number = None
     hosts: Number = None
     gpus_per_host: Number = None
-    batch_size: Samples = None
+    batch_size: Annotated[float | None, Parsed("samples", _samples), "N"] = None
     global_batch_size: Batch = None
-    reserve: Reserve = None
+    reserve: Annotated[float | Share | None, Parsed("bytes", _reserve), "SIZE"] = None
     price_usd_per_hour: Annotated[Price, "--price"] = None
     overrides: Overrides = ()
     models: Models = ()
-
-    def check(self) -> None:
-        """Refuse what is said twice."""
-        batches = {"--batch-size": self.batch_size, "--global-batch-size": self.global_batch_size}
-        refuse_said_twice(self.overrides, {**batches, "--reserve": self.reserve})
-        both = "--hosts and --gpus both say how many ranks there are; give one"
-        refuse(self.hosts is not None and self.gpus is not None, both)
 
 
 # ------------------------------------------------------------------ the search
@@ -538,13 +475,13 @@ class SearchFlags(Flags):
         seed: Random seed.
     """
 
-    strategy: Strategy = "auto"
-    objective: Objective = "iteration"
+    strategy: Annotated[str, _STRATEGY, "NAME"] = "auto"
+    objective: Annotated[str, OBJECTIVE, "NAME"] = "iteration"
     time_limit_s: TimeLimit = None
     max_evaluations: Evaluations = None
     seed: Seed = 0
 
-    def settings(self) -> planner.SearchSettings:
+    def settings(self) -> "planner.SearchSettings":
         """The settings of the search."""
         return planner.SearchSettings(**asdict(self))
 
@@ -558,14 +495,11 @@ class ScenarioFlags(Flags):
         torchrec_defaults: For TorchRec's objectives: its bandwidths and memories, not the system's.
     """
 
-    scenarios: Scenarios = ()
-    robust: Robust = None
-    torchrec_defaults: bool = False
+    rules: ClassVar[tuple[str, ...]] = ("--robust needs --scenario",)
 
-    def check(self) -> None:
-        """Refuse ``--robust`` without scenarios."""
-        needs = "--robust needs --scenario, what to plan for beside the workload"
-        refuse(self.robust is not None and not self.scenarios, needs)
+    scenarios: Annotated[tuple[Path, ...], FILE, "FILE", "--scenario"] = ()
+    robust: Annotated[str | None, click.Choice(("worst", "mean"))] = None
+    torchrec_defaults: bool = False
 
     def check_figures(self, objective: str) -> None:
         """Refuse ``--torchrec-defaults`` for an objective that does not use them."""
@@ -579,9 +513,9 @@ class ScenarioFlags(Flags):
 # ------------------------------------------------------------------ the output
 
 
-def _store(name: str, ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+def _store(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        setattr(ctx.obj, name, True)
+        setattr(ctx.obj, str(param.name), True)
 
 
 OUTPUT: Final = tuple(
@@ -591,7 +525,7 @@ OUTPUT: Final = tuple(
         expose_value=False,
         is_eager=True,
         help=text,
-        callback=functools.partial(_store, names.split("--")[1]),
+        callback=_store,
     )
     for names, text in {
         "--json": "Print one JSON document to stdout; remarks go to stderr.",
