@@ -203,6 +203,14 @@ def test_links_and_code_paths_lead_somewhere() -> None:
             assert (ROOT / path).exists(), f"{page.name}: {path}"
 
 
+def test_files_named_in_the_architecture_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = ("costmodels", "planner", "benchmarks", "docs", "tests")
+    known = [f"/{path.as_posix()}" for room in rooms for path in (ROOT / room).rglob("*.py")]
+    for name in re.findall(r"`([\w/]+\.py)`", text):
+        assert any(path.endswith(f"/{name}") for path in known), name
+
+
 def _anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}

@@ -135,9 +135,11 @@ def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
     if isinstance(pipeline, TorchrecPipeline) and pipeline.asked.torchrec_figures:
         result = replace(result, solver=replace(result.solver, torchrec_defaults=True))
     if problem.move_limit is not None:
-        plans, of = (problem.move_limit.start, result.plan), (problem.workload, problem.topology)
+        plans = problem.move_limit.start, result.plan
         before_s, after_s = (float(pipeline.iteration_times(pipeline.plan_work(p))) for p in plans)
-        move = reshard(*plans, *of, before_s=before_s, after_s=after_s)
+        move = reshard(
+            *plans, problem.workload, problem.topology, before_s=before_s, after_s=after_s
+        )
         result = replace(result, reshard=move)
     if isinstance(pipeline, ScenarioPipeline):
         result = replace(result, scenarios=scenario_times(pipeline, result.plan))

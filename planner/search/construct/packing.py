@@ -482,5 +482,7 @@ class Packer:
         if has_cost:
             cost = np.where(fits, self._cost.reshape(-1, size).max(axis=-1), np.inf)
             return int(np.lexsort((-room, cost))[0])
-        left = {"roomiest": -room, "fullest": room, "first": np.zeros_like(room)}
-        return int(np.argmin(np.where(fits, left[self.fit], np.inf)))
+        if self.fit == "first":
+            return int(np.argmax(fits))
+        left = room if self.fit == "fullest" else -room
+        return int(np.argmin(np.where(fits, left, np.inf)))
