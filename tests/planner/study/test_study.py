@@ -318,6 +318,14 @@ def test_a_file_that_is_no_journal_is_left_alone(
     assert path.read_text() == content
 
 
+def test_a_journal_goes_on_whose_system_has_a_name_outside_utf_8(
+    space: Space, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        found = Trials(space, tmp_path / "study.journal", "tpe", seed=0, num_goals=1)
+        found.study.set_user_attr("system", "m\udcffy.yaml")
+
+
 def test_a_search_that_is_stopped_is_given_back(space: Space, tmp_path: Path) -> None:
     """Until it is searched again, its plan so far is better than none."""
     asked = [0]
