@@ -326,6 +326,15 @@ def test_a_journal_goes_on_whose_system_has_a_name_outside_utf_8(
         found.study.set_user_attr("system", "m\udcffy.yaml")
 
 
+def test_plans_of_dominated_setups_are_not_kept(space: Space) -> None:
+    """With hundreds of tables plans are nearly all of a journal."""
+    study = Study(space, EVERY)
+    study.run()
+    assert study.recommended is not None
+    assert study.recommended.plan
+    assert not all(r.plan for r in study.results if r.figures)
+
+
 def test_a_search_that_is_stopped_is_given_back(space: Space, tmp_path: Path) -> None:
     """Until it is searched again, its plan so far is better than none."""
     asked = [0]
