@@ -17,7 +17,6 @@ from planner.profiling.stats import KIND, Stats, StatsSource, TableStats, some_n
 from planner.support.files import is_stream, write_text_atomic
 
 _NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
-_CHOSEN: Final = ("first_samples", "sample_rows", "max_ind_range")
 _LEAST_BLOCKS: Final = 8
 """So many blocks there are, in all files together, however few samples are asked for."""
 
@@ -67,7 +66,9 @@ def profile_files(
         files=[s.path.name for s in sources],
         num_bytes=sum(s.path.stat().st_size for s in sources),
         num_samples=indices.num_samples,
-        **{name: getattr(options, name) for name in _CHOSEN},
+        first_samples=options.first_samples,
+        sample_rows=options.sample_rows,
+        max_ind_range=options.max_ind_range,
         empty_is_zero=any(getattr(s.reader, "empty_is_zero", False) for s in sources),
         left_out=[] if options.features else list(first.left_out),
     )

@@ -486,7 +486,7 @@ class ParquetReader(AbstractReader):
                 position += batch.num_rows
                 if low < high:
                     where = f"{path}: samples {position - batch.num_rows}..{position - 1}"
-                    yield Chunk(batch.slice(low, high - low), where)
+                    yield Chunk(batch.slice(low, high - low).select(list(names)), where)
 
 
 def _holds_indices(field: Any) -> bool:

@@ -198,7 +198,7 @@ class Indices:
             for name, column in self._columns.items()
             if name in features
         ]
-        (found,) = self._run(
+        ((mean, p50, p99, most, empty_ratio),) = self._run(
             f"SELECT sum(size * n) / {self.num_samples}, "
             f"min(size) FILTER (2 * below >= {self.num_samples}), "
             f"min(size) FILTER (100 * below >= {99 * self.num_samples}), max(size), "
@@ -206,9 +206,7 @@ class Indices:
             "(SELECT size, count(*) AS n, sum(count(*)) OVER (ORDER BY size) AS below FROM "
             f"(SELECT {' + '.join(sizes)} AS size FROM data) GROUP BY size)"
         )
-        return schema.PoolingStats(
-            **dict(zip(schema.PoolingStats.model_fields, found, strict=True))
-        )
+        return schema.PoolingStats(mean=mean, p50=p50, p99=p99, max=most, empty_ratio=empty_ratio)
 
     def batches(self, features: Sequence[str], fold: int | None, size: int) -> schema.BatchStats:
         """Means over whole batches of consecutive samples; 0 without any."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -213,10 +212,12 @@ class TableStats(_Part):
             for b in self.batches
             if b.num_batches and b.mean_unique_rows >= 1
         )
-        curve = accumulate(
-            measured, lambda a, b: (b[0], min(max(a[1], b[1]), b[0])), initial=(0.0, 0.0)
-        )
-        return tuple(dict(curve).items())[1:]
+        curve = [(0.0, 0.0)]
+        for indices, unique in measured:
+            before, most = curve[-1]
+            if indices > before:
+                curve.append((indices, min(max(unique, most), indices)))
+        return tuple(curve[1:])
 
     def _range_rows(self) -> FloatArray | None:
         """``[ranges, bins]`` rows of each bin of the law in each range; None for even shares."""

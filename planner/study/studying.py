@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -416,9 +416,14 @@ class Study:
                 self._trials.drop(trial, "FAIL")
 
     def _record(self, trial: Trial, result: trials.SetupResult) -> None:
-        """Write a result."""
+        """Write a result; its plan only if no other setup is known to dominate it."""
         own = self.values(result.figures)
         told = [value if math.isfinite(value) else _UNFIT for value in own]
+        if (self._found() <= own).all(axis=1).any() and not self.smallest_for:
+            near = result.figures is not None and own[0] <= min(self._found()[:, 0]) * (
+                1 + math.copysign(TIE_RATIO, own[0])
+            )
+            result = result if near else replace(result, plan=None)
         self._trials.end(trial, result, told)
 
     def _prove(self, setups: Sequence[Setup]) -> None:

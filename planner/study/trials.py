@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import socket
 import warnings
@@ -22,7 +23,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import InMemoryStorage, JournalStorage
 from optuna.storages import journal as journals
 from optuna.trial import FrozenTrial, Trial, TrialState
-from pydantic import BaseModel, Field, StrictInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, StrictInt, TypeAdapter
 
 from costmodels.system_models import sync_time_s
 from planner import api
@@ -400,8 +401,8 @@ def _check_lines(file: Iterable[str], journal: Path) -> None:
     for number, text in enumerate(file, 1):
         if number > 1 and not text.endswith("\n"):
             return
-        with contextlib.suppress(ValidationError):
-            line = _Line.model_validate_json(text)
+        with contextlib.suppress(ValueError, RecursionError):
+            line = _Line.model_validate(json.loads(text))
             if line.is_about(trials) and (number > 1 or line.op_code == _CREATE_STUDY):
                 trials += line.op_code == _CREATE_TRIAL
                 continue

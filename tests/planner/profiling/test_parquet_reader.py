@@ -83,6 +83,15 @@ def test_parquet_columns_of_one_name_are_refused(arrow: Any, tmp_path: Path) -> 
         ParquetReader().look(path)
 
 
+def test_a_parquet_column_may_be_called_like_the_inside_of_another(
+    arrow: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.parquet"
+    arrow.parquet.write_table(arrow.table({"a": [[1], [2]], "a.list": [3, 4]}), path)
+    (chunk,) = ParquetReader().read(path, slice(0, None), ["a.list"])
+    assert chunk.batch.to_pydict() == {"a.list": [3, 4]}
+
+
 def test_parquet_names_that_are_no_text_are_refused(arrow: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     arrow.parquet.write_table(arrow.table({"qqqqqqqq": [1, 2]}), path, store_schema=False)

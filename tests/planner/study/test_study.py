@@ -318,6 +318,23 @@ def test_a_file_that_is_no_journal_is_left_alone(
     assert path.read_text() == content
 
 
+def test_a_journal_goes_on_whose_system_has_a_name_outside_utf_8(
+    space: Space, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        found = Trials(space, tmp_path / "study.journal", "tpe", seed=0, num_goals=1)
+        found.study.set_user_attr("system", "m\udcffy.yaml")
+
+
+def test_plans_of_dominated_setups_are_not_kept(space: Space) -> None:
+    """With hundreds of tables plans are nearly all of a journal."""
+    study = Study(space, EVERY)
+    study.run()
+    assert study.recommended is not None
+    assert study.recommended.plan
+    assert not all(r.plan for r in study.results if r.figures)
+
+
 def test_a_search_that_is_stopped_is_given_back(space: Space, tmp_path: Path) -> None:
     """Until it is searched again, its plan so far is better than none."""
     asked = [0]
