@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -189,13 +189,9 @@ def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
     names = [path.parent.name if path.name == "plan.json" else path.stem for path in paths]
     if len(set(names)) < len(paths) or not all(names):
         names = [str(path) for path in paths]
-    return numbered(names)
-
-
-def numbered(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, with its number behind each that is there more than once."""
-    given = enumerate(names, 1)
-    return tuple(name if names.count(name) == 1 else f"{name} ({i})" for i, name in given)
+    if len(set(names)) < len(paths):
+        names = [f"{name} ({i})" for i, name in enumerate(names, 1)]
+    return tuple(names)
 
 
 def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | None:
@@ -296,6 +292,7 @@ def load_scenarios(
     """
     found: list[Workload] = []
     warnings: list[str] = []
+    names = [main.workload.name]
     for path in paths:
         if path.suffix == ".json":
             scenario, notes = with_stats(main.workload, load_stats(path), str(path))
@@ -311,9 +308,12 @@ def load_scenarios(
                 )
         if scenario.name == main.workload.name:
             scenario = replace(scenario, name=path.stem)
+        names.append(scenario.name)
         found.append(scenario)
-    _, *names = numbered([main.workload.name, *(s.name for s in found)])
-    return tuple(replace(s, name=n) for s, n in zip(found, names, strict=True)), warnings
+    return tuple(
+        s if names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
+        for i, s in enumerate(found, 1)
+    ), warnings
 
 
 def all_readers(*, empty_is_zero: bool = True) -> tuple[AbstractReader, ...]:
