@@ -11,8 +11,6 @@ Example:
     True
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from planner.support import load_lazily

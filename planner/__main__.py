@@ -1,7 +1,5 @@
 """``python -m planner`` and the ``shardplan`` command."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import sys

@@ -1,19 +1,16 @@
 """From a workload and a topology to the best plan, with its price and its proof."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import refuse
+from planner.errors import refusing
 from planner.models import pipeline_of
 from planner.objectives import objective_class
 from planner.problem import NO_CONSTRAINTS, PLAN_HINT, Constraints, MoveLimit, PlanningProblem
@@ -74,14 +71,13 @@ def plan(
         >>> len(result.plan.placements) == len(workload.tables)
         True
     """
-    require_kind("scenarios", scenarios, Iterable, "give a list of workloads")
     require_kind("search", search, SearchSettings, "SearchSettings(seed=1) is one")
     problem = PlanningProblem(
         workload=workload,
         topology=topology,
         constraints=constraints,
         move_limit=moves,
-        scenarios=tuple(scenarios),
+        scenarios=scenarios,  # type: ignore[arg-type]  # a list becomes a tuple
         models=models,
     )
     return solve(problem, search=replace(search, **changes), progress=progress)
@@ -212,10 +208,8 @@ def estimate(
     problem = PlanningProblem(workload=workload, topology=topology, models=models)
     require_kind(name, plan, Plan, PLAN_HINT)
     pipeline = pipeline_of(problem)
-    try:
+    with refusing(f"{name}: "):
         return Candidate.of(name, plan, pipeline)
-    except InvalidValueError as error:
-        refuse(f"{name}: {error}")
 
 
 def compare(

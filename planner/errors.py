@@ -7,11 +7,11 @@ PlannerError
 └── StoppedError          the caller asked to stop before there was an answer: exit code 4
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
+
+from costmodels.errors import InvalidValueError
 
 
 class PlannerError(Exception):
@@ -113,6 +113,29 @@ def refuse_any(problems: list[str]) -> None:
     """
     if problems:
         raise InvalidInputError(problems)
+
+
+@contextmanager
+def refusing(where: str = "") -> Iterator[None]:
+    """A context in which values that a cost model refuses are refused as input.
+
+    Args:
+        where: what stands before the message.
+
+    Raises:
+        InvalidInputError: a value was refused.
+
+    Example:
+        >>> from planner import Feature
+        >>> with refusing("table 'user': "):
+        ...     Feature(name="clicks", pooling_factor=-1.0)
+        Traceback (most recent call last):
+        planner.errors.InvalidInputError: table 'user': feature 'clicks': pooling_factor must be ...
+    """
+    try:
+        yield
+    except InvalidValueError as error:
+        refuse(f"{where}{error}")
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """How cost models are chosen by name, in place of those of the system."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +9,14 @@ from typing import Any, Final
 from costmodels import collective, dense, discovery, lookup
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.dense.base import AbstractDenseModel
-from costmodels.errors import InvalidValueError, UnknownNameError
+from costmodels.errors import UnknownNameError
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.pipeline import CostPipeline
 from costmodels.stages.models import CostModels
 from costmodels.system_models import collective_model, default_models
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse, refusing
 from planner.io.system.collective_curves import shipped_curves
 from planner.io.system.system_file import read_calibration, with_measurements
 from planner.problem import PlanningProblem
@@ -55,10 +53,8 @@ def pipeline_of(
     asked = problem.workload, problem.topology, problem.models, make_pipeline
     if _LAST and all(a is b for a, b in zip(asked, _LAST[0][1], strict=True)):
         return _LAST[0][0]
-    try:
+    with refusing():
         made = make_pipeline(*asked[:2], models_of(problem))
-    except InvalidValueError as error:
-        raise InvalidInputError(str(error)) from error
     if make_pipeline is CostPipeline:
         _LAST[:] = [(made, asked)]
     return made
@@ -117,16 +113,13 @@ def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:
     """
     if topology.calibration or topology.fitted is not None:
         return default_models(topology).collective
-    if not topology.collective_curves and any(
-        r.set_name == topology.name for r in shipped_curves()
-    ):
+    has_set = topology.name in {r.set_name for r in shipped_curves()}
+    if has_set and not topology.collective_curves:
         topology = with_measurements(replace(topology, collective_curves=(topology.name,)))
     return collective_model(topology)
 
 
 def calibrated_spread_ratio(topology: Topology, name: str) -> float | None:
     """The 90 % error of one fit of a calibration on points held out; None if it was not fitted."""
-    for error in read_calibration(topology.calibration).errors:
-        if error.name == name and error.num_points > 0:
-            return error.p90_ratio
-    return None
+    errors = read_calibration(topology.calibration).errors
+    return next((e.p90_ratio for e in errors if e.name == name and e.num_points > 0), None)

@@ -1,23 +1,19 @@
 """The question to the planner: a workload on a topology, under constraints."""
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 
 from costmodels.errors import require
-from costmodels.fields import settle
+from costmodels.fields import Amount, Range, settle
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import refuse
-from planner.support.kinds import LIST, require_kind, require_settled
+from planner.support.kinds import require_settled
 
 CHOICES: Final[dict[str, Any]] = {"sharding_types": ShardingType, "kernels": ComputeKernel}
 """Fields of constraints that limit what a table may have, each with all that there is."""
@@ -52,18 +48,13 @@ class TableConstraint:
     kernels: tuple[ComputeKernel, ...] = ()
     ranks: tuple[int, ...] = ()
     hosts: tuple[int, ...] = ()
-    min_column_width: int = 4
+    min_column_width: Annotated[int, Range(1)] = 4
     cache_load_factors: tuple[float, ...] = ()
     pairs: tuple[tuple[ShardingType, ComputeKernel], ...] = ()
 
     def __post_init__(self) -> None:
-        """Convert the fields to their types, and refuse a width below 1."""
+        """Convert the fields to their types."""
         settle(self, f"constraint {self.pattern!r}: ")
-        require(
-            self.min_column_width >= 1,
-            f"constraint {self.pattern!r}: min_column_width must be at least 1, got "
-            f"{self.min_column_width}",
-        )
 
     def allows_pair(self, sharding_type: ShardingType, kernel: ComputeKernel) -> bool:
         """Whether ``pairs`` allows this combination."""
@@ -137,7 +128,7 @@ class CountLimit(_TablesRule):
         True
     """
 
-    most: int
+    most: Annotated[int, Range(1)]
     counts_shards: bool = False
     patterns: tuple[str, ...] = ("*",)
 
@@ -161,19 +152,15 @@ class MemoryLimit:
         'rank'
     """
 
-    most_bytes: float
+    most_bytes: Amount
     level: Level
     places: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Convert the fields to their types, and refuse bytes that no device or host can have."""
         settle(self, "constraint on memory: ")
-        on_device = self.level is Level.RANK
-        require(
-            self.most_bytes > 0 or (self.most_bytes == 0 and not on_device),
-            f"constraint {'device' if on_device else 'host'}_memory: the bytes must be "
-            f"{'above 0' if on_device else '0 or more'}, got {self.most_bytes}",
-        )
+        is_possible = self.most_bytes > 0 or self.level is Level.HOST
+        require(is_possible, "constraint device_memory: the bytes must be above 0, got 0.0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +208,7 @@ class Constraints:
         device, host = topology.hbm_capacities(), topology.ddr_capacities()
         for rule in self.memory:
             sizes = device if rule.level is Level.RANK else host
-            there = [p for p in rule.places if p < len(sizes)]
-            at = there if rule.places else slice(None)
+            at = [p for p in rule.places or range(len(sizes)) if p < len(sizes)]
             sizes[at] = np.minimum(sizes[at], rule.most_bytes)
         return replace(
             topology,
@@ -260,8 +246,8 @@ class MoveLimit:
     """
 
     start: Plan
-    max_bytes: float | None = None
-    max_tables: int | None = None
+    max_bytes: Amount | None = None
+    max_tables: Annotated[int, Range(0)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse limits that are not numbers, and a plan that is something else.
@@ -269,11 +255,7 @@ class MoveLimit:
         Raises:
             InvalidInputError: names the first wrong field.
         """
-        require_kind("start", self.start, Plan, PLAN_HINT)
-        require_settled(self)
-        for name, most in (("max_bytes", self.max_bytes), ("max_tables", self.max_tables)):
-            if most is not None and not 0 <= most < math.inf:
-                refuse(f"{name} must be 0 or more, or None, got {most!r}")
+        require_settled(self, start=PLAN_HINT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,23 +293,19 @@ class PlanningProblem:
         Raises:
             InvalidInputError: an argument of another class; the message says what makes one.
         """
-        require_kind("scenarios", self.scenarios, LIST, "give a list of workloads")
-        object.__setattr__(self, "scenarios", tuple(self.scenarios))
-        given = (
-            ("workload", self.workload, Workload, "load_workload"),
-            ("topology", self.topology, Topology, "load_system"),
-            ("constraints", self.constraints, Constraints, "load_constraints"),
-            *(("scenario", scenario, Workload, "load_workload") for scenario in self.scenarios),
+        reads = "planner.{}(...) reads one from a file or by the name of a shipped one".format
+        require_settled(
+            self,
+            workload=reads("load_workload"),
+            topology=reads("load_system"),
+            constraints=reads("load_constraints"),
+            scenarios=f"give a list; {reads('load_workload')}",
+            move_limit="MoveLimit(start=plan) is one",
+            models="planner.models makes them",
         )
-        for name, value, kind, loader in given:
-            hint = f"planner.{loader}(...) reads one from a file or by the name of a shipped one"
-            require_kind(name, value, kind, hint)
-        moves, models = "MoveLimit(start=plan) is one", "planner.models makes them"
-        require_kind("move_limit", self.move_limit, MoveLimit, moves, optional=True)
-        require_kind("models", self.models, CostModels, models, optional=True)
 
     @property
-    def limited(self) -> PlanningProblem:
+    def limited(self) -> Self:
         """The same on the memory that the constraints leave."""
         return replace(self, topology=self.constraints.limited(self.topology))
 

@@ -1,7 +1,5 @@
 """What it takes to move from a plan in use to another plan, and when that pays back."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

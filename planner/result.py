@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from costmodels import units
 from costmodels.estimates import IterationEstimate, MemoryLedger
-from costmodels.sharding import Plan
+from costmodels.sharding import Plan, Shard, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import refuse
 from planner.problem import PlanningProblem
-from planner.support import result_frames
 from planner.support.kinds import path_of
 from planner.support.status import Status
 from planner.support.text import counted, format_gap
@@ -326,15 +325,13 @@ class PlanningResult:
         Raises:
             InvalidInputError: the folder cannot be written.
         """
-        written: tuple[Path, ...] = _run_files().write_run(path_of(folder, "folder"), self)
-        return written
+        return tuple(_run_files().write_run(path_of(folder, "folder"), self))
 
     def to_html(self) -> str:
         """The report as one HTML page, which needs no network."""
-        text: str = _run_files().page(self)
-        return text
+        return str(_run_files().page(self))
 
-    def to_dataframe(self, per: result_frames.Per = "table") -> DataFrame:
+    def to_dataframe(self, per: Literal["table", "shard", "rank"] = "table") -> DataFrame:
         """The best plan as a pandas DataFrame.
 
         Args:
@@ -346,19 +343,13 @@ class PlanningResult:
         """
         import pandas
 
-        if per not in get_args(result_frames.Per):
-            known = ", ".join(get_args(result_frames.Per))
-            refuse(f"to_dataframe: per is {per!r}; use one of {known}")
-        if per == "rank":
-            rows = result_frames.rank_rows(self.plan, self.estimate, self.best.memory)
-        else:
-            build = result_frames.table_rows if per == "table" else result_frames.shard_rows
-            rows = build(self.plan, self.problem.workload)
-        return pandas.DataFrame(rows)
+        if per not in _ROWS:
+            refuse(f"to_dataframe: per is {per!r}; use one of {', '.join(_ROWS)}")
+        return pandas.DataFrame(_ROWS[per](self))
 
     def _repr_html_(self) -> str:
         """What notebooks show: the first lines of the report, and the tables."""
-        facts: Sequence[tuple[str, str]] = _run_files().first_facts(self)
+        facts = _run_files().first_facts(self)
         lines = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts)
         table = self.to_dataframe().to_html(index=False, max_rows=_MOST_ROWS, show_dimensions=True)
         return f"<dl>{lines}</dl>{table if self.plan.placements else ''}"
@@ -376,9 +367,8 @@ class PlanningResult:
     @property
     def usd_per_billion_samples(self) -> float | None:
         """US dollars for 10^9 samples at the price of the devices; None without a price."""
-        problem = self.problem
-        time_s = self.best.estimate.time.time_s
-        return usd_per_billion_samples(time_s, problem.workload, problem.topology)
+        time_s = self.estimate.time.time_s
+        return usd_per_billion_samples(time_s, self.problem.workload, self.problem.topology)
 
     @property
     def bound(self) -> float | None:
@@ -389,3 +379,76 @@ class PlanningResult:
     def gap_ratio(self) -> float | None:
         """How far the best plan can be from the best possible, 0..1; None without a bound."""
         return self.solver.gap_ratio
+
+
+# ------------------ rows of plain values
+
+
+def _is_held(shard: Shard) -> bool:
+    """Whether a shard has cells; it has none if its table has fewer rows than there are ranks."""
+    return shard.num_rows > 0 and shard.num_cols > 0
+
+
+def ranks_held(placement: TablePlacement) -> list[int]:
+    """The rank of each shard that has cells of the table."""
+    return [shard.rank for shard in placement.shards if _is_held(shard)]
+
+
+_SHAPE: Final = ("num_embeddings", "embedding_dim", "pooling_factor", "weight_bytes")
+
+
+def _table_rows(result: PlanningResult) -> list[dict[str, Any]]:
+    """One row per table, in the workload's order."""
+    return [
+        {
+            "table": table.name,
+            **{key: getattr(table, key) for key in _SHAPE},
+            "sharding_type": placement.sharding_type.value,
+            "kernel": placement.kernel.value,
+            "num_shards": len(ranks_held(placement)),
+            "ranks": tuple(sorted(set(ranks_held(placement)))),
+        }
+        for table in result.problem.workload.tables
+        for placement in (result.plan.placement(table.name),)
+    ]
+
+
+def _shard_rows(result: PlanningResult) -> list[dict[str, Any]]:
+    """One row for each shard that has cells; tables are in the workload's order."""
+    return [
+        {
+            "table": table.name,
+            "shard": number,
+            "rank": shard.rank,
+            "sharding_type": placement.sharding_type.value,
+            "kernel": placement.kernel.value,
+            **asdict(shard),
+            "weight_bytes": shard.num_rows * shard.num_cols * table.dtype.num_bytes,
+        }
+        for table in result.problem.workload.tables
+        for placement in (result.plan.placement(table.name),)
+        for number, shard in enumerate(placement.shards)
+        if _is_held(shard)
+    ]
+
+
+_TIMES: Final = ("compute_s", "communication_s", "exposed_s", "idle_s")
+
+
+def _rank_rows(result: PlanningResult) -> list[dict[str, Any]]:
+    """One row per rank: its times in seconds, its memory in bytes, and its shards."""
+    shards = Counter(rank for placement in result.plan.placements for rank in ranks_held(placement))
+    return [
+        {
+            "rank": time.rank,
+            "num_shards": shards[time.rank],
+            **{key: getattr(time, key) for key in _TIMES},
+            "used_bytes": held.used_bytes,
+            "headroom_bytes": held.headroom_bytes,
+        }
+        for time, held in zip(result.estimate.ranks, result.best.memory.ranks, strict=True)
+    ]
+
+
+_ROWS: Final = {"table": _table_rows, "shard": _shard_rows, "rank": _rank_rows}
+"""What makes the rows of :meth:`PlanningResult.to_dataframe`."""

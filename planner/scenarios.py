@@ -5,15 +5,14 @@ of work each), so that a search moves a table in all scenarios at once. A plan m
 every scenario. Proofs and packings look only at the memory of the scenario that leaves least of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.datatypes import FloatArray
 from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
@@ -108,12 +107,8 @@ class ScenarioPipeline(CostPipeline):
 
     def iteration_times(self, work: FloatArray) -> FloatArray:
         """Seconds per iteration of the slowest scenario."""
-        return np.asarray(self.scenario_times(work).max(axis=0))
-
-    def scenario_times(self, work: FloatArray) -> FloatArray:
-        """Seconds per iteration of each scenario, ``[S, ...]``."""
         works = zip(self.pipelines, self.split(work), strict=True)
-        return np.stack([p.iteration_times(w) for p, w in works])
+        return np.asarray(np.max([p.iteration_times(w) for p, w in works], axis=0))
 
     def estimate(self, plan: Plan) -> IterationEstimate:
         """Everything about one iteration of a plan in the first scenario.
@@ -137,6 +132,11 @@ class ScenarioPipeline(CostPipeline):
         return min(ledgers, key=lambda ledger: (ledger.fits, ledger.fullest.headroom_bytes))
 
 
+def _joined(name: str) -> Any:
+    """A property of an objective over scenarios: that of all of them, one after the other."""
+    return property(lambda self: np.concatenate([getattr(o, name) for o in self._inner]))
+
+
 class RobustObjective(AbstractObjective):
     """The worst or the mean of one objective over scenarios.
 
@@ -154,26 +154,13 @@ class RobustObjective(AbstractObjective):
         self._how = how
         self._sizes = np.cumsum([0, *(len(o.weights) for o in inner)])
 
-    @property
-    def weights(self) -> FloatArray:
-        """The weights of the phases of all scenarios."""
-        return np.concatenate([o.weights for o in self._inner])
+    weights, parts, hidden = map(_joined, ("weights", "parts", "hidden"))
 
     @property
     def slowness(self) -> FloatArray | None:
         """How many times as long the phases of all scenarios take on each rank; None if alike."""
         found = [slow for o in self._inner if (slow := o.slowness) is not None]
         return np.concatenate(found, axis=1) if len(found) == len(self._inner) else None
-
-    @property
-    def parts(self) -> BoolArray:
-        """Which phases of all scenarios are parts of others; see :class:`AbstractObjective`."""
-        return np.concatenate([o.parts for o in self._inner])
-
-    @property
-    def hidden(self) -> BoolArray:
-        """Which phases of all scenarios other work may hide; see :class:`AbstractObjective`."""
-        return np.concatenate([o.hidden for o in self._inner])
 
     def values(self, work: FloatArray) -> FloatArray:
         """The worst or the mean of the scenarios' values."""
@@ -216,9 +203,8 @@ class RobustObjective(AbstractObjective):
         best, values = [], []
         for i, inner in enumerate(self._inner):
             own = phases[self._sizes[i] : self._sizes[i + 1]]
-            cuts = [inner.always()]
-            found = inner.cut(own, types, optional)
-            cuts += [] if found is None else [found]
+            found = inner.always(), inner.cut(own, types, optional)
+            cuts = [cut for cut in found if cut is not None]
             heights = [c.base + float(c.slopes @ own) for c in cuts]
             best.append(cuts[int(np.argmax(heights))])
             values.append(max(heights))

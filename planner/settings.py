@@ -1,11 +1,9 @@
 """How to search: the strategy, what to minimize, and when to end."""
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
-from planner.errors import refuse_any
+from costmodels.fields import Amount, Positive, Range
 from planner.scenarios import ScenarioRule
 from planner.search.base import AbstractStrategy
 from planner.support.kinds import require_settled
@@ -42,24 +40,16 @@ class SearchSettings:
     strategy: str | AbstractStrategy = "auto"
     objective: str = "iteration"
     robust: ScenarioRule = ScenarioRule.WORST
-    time_limit_s: float | None = None
-    kept_s: float = 0.0
-    max_evaluations: int | None = None
-    seed: int = 0
+    time_limit_s: Positive | None = None
+    kept_s: Amount = 0.0
+    max_evaluations: Annotated[int, Range(1)] | None = None
+    seed: Annotated[int, Range(0)] = 0
     with_baselines: bool = True
 
     def __post_init__(self) -> None:
         """Bring the fields to their kinds, and refuse values that no search can honour.
 
         Raises:
-            InvalidInputError: a field is of another kind; or lists the numbers out of range.
+            InvalidInputError: names the first field of another kind or out of range.
         """
         require_settled(self)
-        time_s, most = self.time_limit_s, self.max_evaluations
-        rules = {
-            f"time_limit_s must be above 0, or None, got {time_s!r}": time_s is None or time_s > 0,
-            f"max_evaluations must be above 0, or None, got {most!r}": most is None or most > 0,
-            f"kept_s must be 0 or more, got {self.kept_s!r}": 0 <= self.kept_s < math.inf,
-            f"seed must be a whole number from 0, got {self.seed!r}": self.seed >= 0,
-        }
-        refuse_any([message for message, is_kept in rules.items() if not is_kept])

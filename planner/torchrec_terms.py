@@ -27,7 +27,6 @@ options that are left include all those of the known plan, and of every plan tha
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +46,7 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import refuse
 from planner.options.enumeration import enumerate_options
+from planner.options.torchrec_rules import block_rows
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import place_options
@@ -152,8 +152,7 @@ class TorchrecPipeline(CostPipeline):
     @cached_property
     def host_limits(self) -> FloatArray:
         """Host bytes of all ranks of each host together, ``[H]``; TorchRec limits each rank."""
-        limits = np.array(self.machine.ddr_limits_bytes)
-        return by_host(limits, self.topology)
+        return by_host(np.array(self.machine.ddr_limits_bytes), self.topology)
 
     def device_bytes(self, work: FloatArray) -> FloatArray:
         """TorchRec's HBM of each rank, ``[..., W]``."""
@@ -180,14 +179,11 @@ class TorchrecPipeline(CostPipeline):
     def _option_work(self, option: sharding.ShardingOption) -> FloatArray:
         """Work of an option: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` for its spread."""
         table, spread = self._tables[option.table], option.spread
-        rows, widths = table.num_embeddings, option.column_widths
+        widths = option.column_widths
         if spread is sharding.Spread.UNIFORM:
             widths = (table.embedding_dim,)
-        ranks, hosts = self.topology.world_size, self.topology.local_world_size
-        parts = {sharding.Spread.UNIFORM: ranks, sharding.Spread.HOSTS: hosts}.get(spread, 1)
-        sizes = [rows] * parts
-        if option.sharding_type is not sharding.ShardingType.DATA_PARALLEL:
-            sizes = sharding.row_block_columns(rows, parts)[1].tolist()
+        ranks, local = self.topology.world_size, self.topology.local_world_size
+        sizes = block_rows(option.sharding_type, table.num_embeddings, ranks, local)
         known = {(n, w): self._row(option, n, w) for n in set(sizes) for w in set(widths)}
         work = np.array([[known[size, width] for size in sizes] for width in widths])
         if spread is sharding.Spread.HOSTS:
@@ -313,16 +309,9 @@ class _Pruning:
     def _chosen(self, keep: BoolArray) -> SearchSpace:
         """The space of the options for which ``keep [n]`` is True."""
         whole = self._space
-        tables = tuple(
-            replace(
-                table,
-                options=tuple(itertools.compress(table.options, keep[a:b])),
-                works=tuple(itertools.compress(table.works, keep[a:b])),
-            )
-            for table, (a, b) in zip(whole.tables, itertools.pairwise(whole.first), strict=True)
-        )
-        is_pruned = not keep.all()
-        listing = replace(whole.listing, tables=tables, is_pruned=is_pruned)
+        each = np.split(keep, whole.first[1:-1])
+        tables = tuple(t.only(own.tolist()) for t, own in zip(whole.tables, each, strict=True))
+        listing = replace(whole.listing, tables=tables)
         return SearchSpace(whole.problem, whole.pipeline, listing)
 
     def _least(self, values: FloatArray) -> FloatArray:

@@ -34,32 +34,32 @@ NO_CODE = frozenset(
     | {tokenize.ENDMARKER}
 )
 MAX_CODE_LINES = {
-    "costmodels": 12_050,
+    "costmodels": 11_500,
     "planner": 1_200,
-    "planner/cli": 3_800,
+    "planner/cli": 3_600,
     "planner/drift": 250,
-    "planner/explain": 300,
+    "planner/explain": 250,
     "planner/fit": 300,
-    "planner/integrations": 5_200,
-    "planner/io": 4_550,
-    "planner/objectives": 250,
-    "planner/options": 1_250,
+    "planner/integrations": 4_900,
+    "planner/io": 4_300,
+    "planner/objectives": 200,
+    "planner/options": 1_150,
     "planner/predict": 450,
-    "planner/profiling": 1_200,
-    "planner/report": 1_700,
-    "planner/rules": 450,
-    "planner/search": 4_350,
-    "planner/solving": 800,
+    "planner/profiling": 1_150,
+    "planner/report": 1_600,
+    "planner/rules": 400,
+    "planner/search": 4_200,
+    "planner/solving": 700,
     "planner/space": 500,
-    "planner/study": 1_400,
-    "planner/support": 450,
-    "planner/trace": 550,
-    "planner/validation": 1_050,
+    "planner/study": 1_350,
+    "planner/support": 400,
+    "planner/trace": 500,
+    "planner/validation": 950,
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 41_550
-MAX_FILES = 284
+MAX_TOTAL_CODE_LINES = 39_400
+MAX_FILES = 279
 """Of both packages; the same holds."""
 
 HEAVY_MODULES = ("torch", "torchrec", "fbgemm_gpu", "optuna", "ortools", "sklearn", "pandas")

@@ -30,7 +30,8 @@ from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner import load_system
 from planner.options.enumeration import Listing
-from planner.options.table_limits import TableOptions
+from planner.options.table_limits import CACHE_LOAD_FACTORS, TableOptions
+from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import Record, SearchOutcome
@@ -296,17 +297,20 @@ def space_of(case: str, seed: int = 0) -> SearchSpace:
         found = options_of(f"t{i}", table, at)
         listed.append(
             TableOptions(
-                table=f"t{i}",
+                table=_table(f"t{i}", table),
                 options=tuple(o for o, _ in found),
                 works=tuple(OptionWork.of(rows) for _, rows in found),
                 kernels={},
+                min_column_width=COLUMN_MULTIPLE,
                 ranks=tuple(range(world)),
                 hosts=tuple(range(at.hosts)),
+                cache_load_factors=CACHE_LOAD_FACTORS,
+                obstacle=lambda _: None,
             )
         )
     workload = Workload(
         name=case,
-        tables=tuple(_table(f"t{i}", t) for i, t in enumerate(tables)),
+        tables=tuple(t.table for t in listed),
         batch_size_per_rank=_LOCAL_BATCH,
         dense=DenseArch(num_dense_features=1, bottom_mlp=(8,), top_mlp=(1,)),
     )

@@ -202,9 +202,7 @@ def _filled(workload: Workload, topology: Topology, ratio: float) -> Topology:
             ShardingType.TABLE_WISE,
             ComputeKernel.FUSED,
             num_cols=t.embedding_dim,
-        )
-        .storage(t.num_embeddings)
-        .hbm_bytes
+        ).storage(t.num_embeddings)[0]
         for t in workload.tables
     )
     kept = 1 - constants.RESERVED_RATIO

@@ -41,7 +41,7 @@ class Catalogue:
     def __init__(self, curves: Sequence[CollectiveCurve]) -> None:
         """Keep the curves. The table for a group is made when it is first asked for."""
         self._curves = tuple(curves)
-        self._family = functools.cache(self._settled)
+        self._known: dict[tuple[tuple[Collective, ...], Group, Group | None], Family] = {}
 
     def find(
         self, collective: Collective, group: Group, there: Group | None = None
@@ -90,6 +90,12 @@ class Catalogue:
         site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
         spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
         return own._replace(spread_ratio=max(spread, launched - 1.0))
+
+    def _family(self, *key: *tuple[tuple[Collective, ...], Group, Group | None]) -> Family:
+        """:meth:`_settled`, kept for later calls."""
+        if key not in self._known:
+            self._known[key] = self._settled(*key)
+        return self._known[key]
 
     def _of_own_kind(self, group: Group, there: Group | None) -> Group | None:
         """``there``, but on a network of the group's kind if its own network is of another kind.

@@ -13,16 +13,7 @@ from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.exchange import STAGES
 from costmodels.estimates import Estimate
 from costmodels.validation import ErrorSummary, one_scale, rank_tasks, summarize_errors
-from planner.report.base import (
-    Column,
-    Fact,
-    Kind,
-    Section,
-    by_field,
-    by_place,
-    format_interval,
-    format_percent,
-)
+from planner.report.base import Column, Fact, Kind, Section, by_field, by_place, format_percent
 from planner.support.files import write_text_atomic
 from planner.trace.kineto import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
@@ -77,9 +68,11 @@ def told_errors(summary: ErrorSummary) -> dict[str, float]:
 
 def _cases(part: Part) -> Section:
     """A line of each case: measured, predicted with its interval, and all errors."""
+    factor, digits = (1e3, 2) if part.unit == "ms" else (1e6, 1)
 
-    def interval(e: Estimate) -> str:
-        return format_interval(e.time_s, e.low_s, e.high_s)[1] if e.low_s < e.high_s else ""
+    def interval(found: Estimate) -> str:
+        low, high = (f"{factor * s:.{digits}f}" for s in (found.low_s, found.high_s))
+        return f"{low} .. {high}" if found.low_s < found.high_s else ""
 
     def error(name: str) -> Callable[[Prediction], float]:
         return lambda p: p.predicted[name].time_s / p.case.measured_s - 1
@@ -91,7 +84,8 @@ def _cases(part: Part) -> Section:
         {
             "case": lambda p: p.case.label or p.case.name,
             "devices": lambda p: f"{p.case.topology.world_size} x {p.case.topology.name}",
-            **by_field("measured=case.measured_s", "predicted=shipped.time_s"),
+            f"measured {part.unit}": lambda p: f"{factor * p.case.measured_s:.{digits}f}",
+            "predicted": lambda p: f"{factor * p.shipped.time_s:.{digits}f}",
             "90 % interval": lambda p: interval(p.shipped),
             Column("error", Kind.ERROR): error(first),
             **{Column(_short(name), Kind.ERROR, optional=True): error(name) for name in others},

@@ -20,7 +20,7 @@ from costmodels.topology import Topology
 from costmodels.units import GIB
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError, refuse
-from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
+from planner.problem import CHOICES, NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.profiling.stats import some_names
 from planner.rules import placement_rules
 from planner.rules.placement_rules import MoveBudget, received_bytes
@@ -118,7 +118,7 @@ class Explainer:
         self._placements = {p.table: p for p in plan.placements}
         usage = placement_rules.Usage(self.space.rules, [None] * self.space.num_tables)
         for index, table in enumerate(self.space.tables):
-            ranks = np.array(plan.placement(table.table).ranks, dtype=np.int64)
+            ranks = np.array(plan.placement(table.table.name).ranks, dtype=np.int64)
             usage.hold(index, np.bincount(ranks, minlength=self.space.world_size))
         self._placer = BestPlace(self.space, Evaluator(self.space, objective, Budget()), usage)
 
@@ -207,7 +207,7 @@ class Explainer:
         Raises:
             InvalidInputError: there is no such table.
         """
-        names = [t.table for t in self.space.tables]
+        names = [t.table.name for t in self.space.tables]
         if name not in names:
             near = get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"tables are {some_names(names)}"
@@ -229,7 +229,7 @@ class Explainer:
 
     def _elsewhere(self, table: int, rest: FloatArray) -> list[OptionCost]:
         """The cut that the plan has, with one shard on another place: the fastest such plan."""
-        own = self._placements[self.space.tables[table].table]
+        own = self._placements[self.space.tables[table].table.name]
         located = self.space.located(table, own)
         if located is None:
             return []
@@ -385,22 +385,12 @@ def constraint_costs(
 
 def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
     """Each constraint in words, with the constraints that are left when it is dropped."""
-    found = [
-        (told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)}))
-        for field, told in placement_rules.general_words(given).items()
-    ]
-    words: dict[str, Callable[[Any], str]] = {
-        "tables": placement_rules.table_words,
-        "together": placement_rules.together_words,
-        "apart": placement_rules.apart_words,
-        "counts": placement_rules.count_words,
-        "memory": placement_rules.memory_words,
-    }
-    for field, say in words.items():
-        rules = getattr(given, field)
-        for index, rule in enumerate(rules):
-            left = rules[:index] + rules[index + 1 :]
-            found.append((say(rule), replace(given, **{field: left})))
+    found = []
+    for field, rule, words in placement_rules.rules_in_words(given):
+        left: Any = [*getattr(NO_CONSTRAINTS if field in CHOICES else given, field)]
+        if field not in CHOICES:
+            left.remove(rule)
+        found.append((words, replace(given, **{field: left})))
     return found
 
 

@@ -24,7 +24,6 @@ import numpy as np
 
 from costmodels.calibration.fitting import geomean_error
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.errors import InvalidValueError
 from costmodels.estimates import Z90
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
 from costmodels.iteration.timing import traced
@@ -33,7 +32,7 @@ from costmodels.sharding import Plan, check_plan
 from costmodels.system_models import scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
 from costmodels.uncertainty import MACHINE, sigmas
-from planner.errors import refuse
+from planner.errors import refuse, refusing
 from planner.io.documents import configs_folder
 from planner.io.system.system_file import load_constants, with_measurements
 from planner.models import models_of
@@ -108,10 +107,8 @@ class Predictor:
         base = self._pipeline(np.zeros(len(FITTED_KINDS)))
         world = problem.topology.world_size
         for run in runs:
-            try:
+            with refusing(f"run {run.name}: "):
                 check_plan(run.plan, problem.workload, world)
-            except InvalidValueError as error:
-                refuse(f"run {run.name}: {error}")
             reading.check_ranks(run.traces, world, f"run {run.name}: ")
         self._work = np.stack([base.plan_work(run.plan) for run in runs])
         found = [_kinds_s(base, work, range(world)) for work in self._work]

@@ -22,12 +22,10 @@ and those with pieces of unequal widths, which TorchRec trains but cannot load f
 as many pieces as any other, because two pieces on one rank do not cost the same as one.
 """
 
-from __future__ import annotations
-
 import glob
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -39,11 +37,11 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingTyp
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import MIN_COLUMN_WIDTH
 from costmodels.workload import Pooling, Workload
-from planner.errors import StoppedError, refuse, refuse_any
+from planner.errors import refuse, refuse_any
 from planner.options import torchrec_rules as runtime
 from planner.options.table_limits import (
+    CACHE_LOAD_FACTORS,
     HOST_KERNELS,
-    TableLimits,
     TableOptions,
     crowded,
     table_limits,
@@ -61,7 +59,7 @@ Names = Mapping[ShardingType, ShardingType]
 """From each type that is not listed to the type that is listed in its place."""
 
 
-def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[ShardingType]]) -> Names:
+def names_to_list(limits: Sequence[TableOptions], alike: Sequence[Sequence[ShardingType]]) -> Names:
     """Choose which of several sharding types that give the same shards are listed.
 
     A type stands for another one if it leaves every table the kernels that the other leaves it.
@@ -109,7 +107,7 @@ def torchrec_widths(dim: int, min_width: int) -> tuple[int, ...]:
 # The work of all options, counted for many tables in one call.
 
 ListingProgress = Callable[[int, int], None]
-"""Called with how many of how many tables are done."""
+"""Called with how many of how many tables are done; what it raises ends the listing."""
 
 _AT_ONCE: Final = 4096
 """How many options are counted in one call; more would take gigabytes if all ranks differ."""
@@ -120,18 +118,13 @@ def priced(
     options: Sequence[Sequence[ShardingOption]],
     *,
     progress: ListingProgress | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> list[tuple[OptionWork, ...]]:
     """Count the work of every option of every table.
 
     Args:
         pipeline: counts the work.
         options: the options of each table.
-        progress: called after each part with the number of tables done and of all tables.
-        should_stop: called before each part; True ends the counting.
-
-    Raises:
-        StoppedError: ``should_stop`` was True.
+        progress: called before each part with the number of tables done and of all tables.
     """
     works: list[tuple[OptionWork, ...]] = []
     part: list[ShardingOption] = []
@@ -139,13 +132,10 @@ def priced(
         part += table
         if len(part) < _AT_ONCE and number < len(options):
             continue
-        if should_stop is not None and should_stop():
-            msg = f"stopped while options of tables were listed, {len(works):,} of {len(options):,}"
-            raise StoppedError(msg)
+        if progress is not None:
+            progress(len(works), len(options))
         found, part = iter(pipeline.options_work(part)), []
         works += [tuple(next(found) for _ in own) for own in options[len(works) : number]]
-        if progress is not None:
-            progress(number, len(options))
     return works
 
 
@@ -184,7 +174,7 @@ Rules = tuple[TableConstraint, ...]
 
 
 def rules_of(problem: PlanningProblem) -> Rules:
-    """What the constraints of a problem leave each table: sharding types, kernels and widths.
+    """What the constraints of a problem leave each table: sharding types and widths.
 
     Raises:
         InvalidInputError: in the cases of :func:`planner.options.table_limits.table_limits`.
@@ -193,19 +183,16 @@ def rules_of(problem: PlanningProblem) -> Rules:
         TableConstraint(
             pattern=glob.escape(limit.table.name),
             sharding_types=tuple(limit.kernels),
-            pairs=tuple((t, kernel) for t, kernels in limit.kernels.items() for kernel in kernels),
             min_column_width=limit.min_column_width,
         )
         for limit in table_limits(problem)
     )
 
 
-def without_types(rule: TableConstraint, dropped: Iterable[ShardingType]) -> TableConstraint | None:
+def without_types(rule: TableConstraint, gone: Collection[ShardingType]) -> TableConstraint | None:
     """The rule of a table without some sharding types; None if no type is left."""
-    gone = set(dropped)
     left = tuple(t for t in rule.sharding_types if t not in gone)
-    pairs = tuple(pair for pair in rule.pairs if pair[0] in left)
-    return replace(rule, sharding_types=left, pairs=pairs) if left else None
+    return replace(rule, sharding_types=left) if left else None
 
 
 def pooled_alike(workload: Workload, rules: Rules, *, by_rows: bool) -> Rules:
@@ -256,7 +243,7 @@ def pieces_of_one_width(
         placed, columns = placements[table.name], table.embedding_dim
         is_one_piece = placed.sharding_type is ShardingType.COLUMN_WISE and len(placed.shards) == 1
         if width and not columns % width and not (is_one_piece and columns != width):
-            rule = replace(rule, min_column_width=max(rule.min_column_width or 1, width))
+            rule = replace(rule, min_column_width=max(rule.min_column_width, width))
         elif width is not None:
             rule = without_types(rule, (ShardingType.COLUMN_WISE,)) or rule
             rule = rule if width else replace(rule, min_column_width=columns)
@@ -284,14 +271,6 @@ _ONE_FACTOR: Final = 0.2
 """The cache load factor that is listed if there is to be only one: TorchRec's default."""
 
 
-class HostMenu(Enum):
-    """The kernels in host memory that a table is listed with, in addition to those it needs."""
-
-    NONE = "none"
-    UNCUT = "uncut columns, one cache size"
-    EVERY = "every"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listing:
     """Options of every table, in the workload's order, and what was left out.
@@ -302,19 +281,14 @@ class Listing:
         left_out_tables: tables that are listed without the kernels in host memory that they may
             have. A bound that ignores memory holds for these kernels too, if
             :attr:`bounds_hold_beyond`.
-        is_crowded: whether device memory is scarce; the tables left out are then the smallest.
         has_uncut_alone: whether kernels in host memory are listed only for uncut columns and only
             with one cache size.
-        is_pruned: whether options were dropped because no plan with them is better than a plan that
-            is already known.
     """
 
     tables: tuple[TableOptions, ...]
     names: Names
     left_out_tables: tuple[str, ...] = ()
-    is_crowded: bool = False
     has_uncut_alone: bool = False
-    is_pruned: bool = False
 
     @property
     def bounds_hold_beyond(self) -> bool:
@@ -341,7 +315,6 @@ def enumerate_options(
     every_kernel: bool = False,
     every_name: bool = False,
     progress: ListingProgress | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> Listing:
     """List the options of every table, with their work.
 
@@ -351,50 +324,37 @@ def enumerate_options(
         every_kernel: list all kernels in host memory even if device memory is far from full.
         every_name: list a cut under every sharding type that gives it.
         progress: as in :func:`planner.options.enumeration.priced`.
-        should_stop: as there.
 
     Raises:
         InvalidInputError: constraints match no table or no rank, or leave a table no option.
-        StoppedError: ``should_stop`` was True.
     """
     limits = table_limits(problem)
     names = {} if every_name else names_to_list(limits, pipeline.alike_types)
     every = _every_option(problem, limits, names)
-    menus, is_crowded = [HostMenu.EVERY] * len(limits), False
+    most = [math.inf] * len(limits)
     if not every_kernel:
-        menus, is_crowded = _menus(problem, pipeline, limits, sum(map(len, every)))
+        most = _pieces_in_host(problem, pipeline, limits, sum(map(len, every)))
     options, left_out, problems = [], [], []
-    for limit, menu, alike in zip(limits, menus, every, strict=True):
-        kept = [option for option in alike if _is_listed(option, limit, menu)]
-        if menu is HostMenu.NONE and len(kept) < len(alike):
+    for limit, pieces, alike in zip(limits, most, every, strict=True):
+        kept = [option for option in alike if _is_listed(option, limit, pieces)]
+        if not pieces and len(kept) < len(alike):
             left_out.append(limit.table.name)
         own = [replace(o, table=limit.table.name) for o in kept if limit.obstacle(o) is None]
         options.append((*own, *_given(problem, names, limit, own)))
         problems += [] if options[-1] else [_nothing_left(limit, alike)]
     refuse_any(problems)
-    works = priced(pipeline, options, progress=progress, should_stop=should_stop)
-    tables = tuple(
-        TableOptions(
-            table=limit.table.name,
-            options=listed,
-            works=work,
-            kernels=limit.kernels,
-            ranks=limit.ranks,
-            hosts=limit.hosts,
-        )
-        for limit, listed, work in zip(limits, options, works, strict=True)
-    )
+    works = priced(pipeline, options, progress=progress)
+    tables = zip(limits, options, works, strict=True)
     return Listing(
-        tables=tables,
+        tables=tuple(replace(own, options=listed, works=work) for own, listed, work in tables),
         names=names,
         left_out_tables=tuple(left_out),
-        is_crowded=is_crowded,
-        has_uncut_alone=HostMenu.UNCUT in menus,
+        has_uncut_alone=1 in most,
     )
 
 
 def _every_option(
-    problem: PlanningProblem, limits: Sequence[TableLimits], names: Names
+    problem: PlanningProblem, limits: Sequence[TableOptions], names: Names
 ) -> list[list[ShardingOption]]:
     """The options of each table with every kernel; tables with equal columns and limits share them.
 
@@ -430,39 +390,43 @@ def _every_option(
     return found
 
 
-def _is_listed(option: ShardingOption, limit: TableLimits, menu: HostMenu) -> bool:
-    """Whether the kernel of an option is needed, or on the menu of its table."""
-    factor = option.cache_load_factor_ratio
-    is_usual = limit.names_load_factors or factor in (None, _ONE_FACTOR)
-    is_uncut = menu is HostMenu.UNCUT and len(option.column_widths) == 1 and is_usual
-    is_on_menu = is_uncut or menu is HostMenu.EVERY or limit.needs_host(option.sharding_type)
-    return is_on_menu or option.kernel not in HOST_KERNELS
+def _is_listed(option: ShardingOption, limit: TableOptions, pieces: float) -> bool:
+    """Whether an option has a kernel that its table needs, or at most so many pieces.
 
-
-def _menus(
-    problem: PlanningProblem, pipeline: CostPipeline, limits: Sequence[TableLimits], count: int
-) -> tuple[list[HostMenu], bool]:
-    """The menu of each table, for so many options in all, and whether device memory is scarce.
-
-    If it is, tables too small to matter have none: the smallest tables, as many as together free
-    next to no device memory. A bound that shall hold for their kernels in host memory too allows
-    that much more memory than there is. On a thousand ranks :data:`_SMALL_RATIO` is more than one
-    device holds, so that each of these tables has to fit into a device by itself as well.
+    With one piece, one cache size is listed, unless constraints name others.
     """
-    wide = HostMenu.UNCUT if count > _MANY else HostMenu.EVERY
+    if option.kernel not in HOST_KERNELS or limit.needs_host(option.sharding_type):
+        return True
+    is_usual = option.cache_load_factor_ratio in (None, _ONE_FACTOR)
+    has_usual = pieces > 1 or is_usual or limit.cache_load_factors is not CACHE_LOAD_FACTORS
+    return len(option.column_widths) <= pieces and has_usual
+
+
+def _pieces_in_host(
+    problem: PlanningProblem, pipeline: CostPipeline, limits: Sequence[TableOptions], count: int
+) -> list[float]:
+    """How many column pieces each table may have in host memory, for so many options in all.
+
+    Kernels in host memory that a table needs are listed in any case.
+
+    If devices are scarce, tables too small to matter have none: the smallest tables, as many as
+    together free next to no device memory. A bound that shall hold for their kernels in host memory
+    too allows that much more memory than there is. On a thousand ranks :data:`_SMALL_RATIO` is more
+    than one device holds, so that each of these tables has to fit into a device by itself as well.
+    """
+    wide = 1.0 if count > _MANY else math.inf
     if count - len(limits) <= _EVERY or not pipeline.lookup.prefers_device(problem.topology):
-        return [wide] * len(limits), False
+        return [wide] * len(limits)
     sizes = np.array([problem.workload.trained_bytes(limit.table) for limit in limits])
-    is_crowded = crowded(problem, limits, sizes.tolist(), pipeline.device_limits)
     room = np.maximum(pipeline.device_limits, 0.0)
     has_none = sizes <= _WHOLE_RATIO * float(room.min())
-    if is_crowded:
+    if crowded(problem, limits, sizes.tolist(), pipeline.device_limits):
         order = np.argsort(sizes, kind="stable")
         has_none[order[np.cumsum(sizes[order]) > _SMALL_RATIO * float(room.sum())]] = False
-    return [HostMenu.NONE if none else wide for none in has_none], is_crowded
+    return [0.0 if none else wide for none in has_none]
 
 
-def _nothing_left(limit: TableLimits, tried: Sequence[ShardingOption]) -> str:
+def _nothing_left(limit: TableOptions, tried: Sequence[ShardingOption]) -> str:
     """Which rules on groups and counts leave a table without any option."""
     reasons = {str(o.sharding_type): limit.obstacle(o) for o in tried}
     rule = " and ".join(dict.fromkeys(filter(None, reasons.values())))
@@ -473,7 +437,7 @@ def _nothing_left(limit: TableLimits, tried: Sequence[ShardingOption]) -> str:
 
 
 def _given(
-    problem: PlanningProblem, names: Names, limit: TableLimits, listed: Sequence[ShardingOption]
+    problem: PlanningProblem, names: Names, limit: TableOptions, listed: Sequence[ShardingOption]
 ) -> Iterator[ShardingOption]:
     """The option of the plan in use, if it is allowed and not listed yet.
 
@@ -487,16 +451,16 @@ def _given(
     given = sharding.option_of(placement, limit.table, **sizes)
     if given is None:
         return
-    found: list[ShardingOption] = []
+    seen = list(listed)
     for kind in _same_shards(given.sharding_type, topology):
         general = names.get(kind, kind)
         is_whole = len(given.column_widths) == 1
         splits = is_whole or sharding.SPREAD[general] is not sharding.Spread.UNIFORM
         option = replace(given, sharding_type=general if splits else kind)
         allowed = _is_allowed(option, limit) and limit.obstacle(option) is None
-        if allowed and option not in (*listed, *found):
-            found.append(option)
-    yield from found
+        if allowed and option not in seen:
+            seen.append(option)
+            yield option
 
 
 def _same_shards(kind: ShardingType, topology: Topology) -> list[ShardingType]:
@@ -513,10 +477,10 @@ def _same_shards(kind: ShardingType, topology: Topology) -> list[ShardingType]:
     return [kind, *sorted(same - {kind})] if kind in same else [kind]
 
 
-def _is_allowed(option: ShardingOption, limit: TableLimits) -> bool:
+def _is_allowed(option: ShardingOption, limit: TableOptions) -> bool:
     """Whether the constraints on a table allow an option that was not listed for it."""
     factor, widths = option.cache_load_factor_ratio, option.column_widths
     kernel = option.kernel in limit.kernels.get(option.sharding_type, ())
     wide = len(widths) == 1 or min(widths) >= limit.min_column_width
-    cached = factor is None or not limit.names_load_factors or factor in limit.cache_load_factors
-    return kernel and wide and cached
+    factors = limit.cache_load_factors
+    return kernel and wide and (factors is CACHE_LOAD_FACTORS or factor in (None, *factors))

@@ -1,18 +1,17 @@
 """What constraints and memory leave to each table: its options, and the places of its shards."""
 
-from __future__ import annotations
-
+import fnmatch
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.memory import dense_parts, ledger
+from costmodels.memory import dense_parts
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import (
@@ -29,8 +28,8 @@ from costmodels.units import format_bytes
 from costmodels.workload import Interaction, Table, Workload
 from planner.errors import InfeasibleError, InvalidInputError, refuse, refuse_any
 from planner.options import torchrec_rules as runtime
-from planner.problem import Constraints, Level, PlanningProblem, TableGroup
-from planner.rules.placement_rules import PlacementRules, count_words, memory_words
+from planner.problem import Constraints, Level, PlanningProblem
+from planner.rules.placement_rules import PlacementRules, memory_words, rules_in_words
 
 CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
 """Shares of a table that a cache may keep on the device, if no constraint names others."""
@@ -40,18 +39,20 @@ Places = tuple[tuple[int, ...], ...]
 HOST_KERNELS: Final = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableLimits:
-    """All constraints on one table put together.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableOptions:
+    """What all constraints together leave to one table, and its options once they are listed.
 
     Attributes:
         table: the table.
         kernels: the sharding types that are left, each with its kernels.
         min_column_width: the least width of column pieces.
         ranks, hosts: the places that shards may use.
-        cache_load_factors: the cache load factors to list.
-        names_load_factors: whether constraints name these, so that no others are allowed.
+        cache_load_factors: the cache load factors to list; :data:`CACHE_LOAD_FACTORS` itself if no
+            constraint names any, so that others are allowed too.
         obstacle: says which rule an option breaks on all places; None if it breaks none.
+        options: the listed options.
+        works: the work of each option.
     """
 
     table: Table
@@ -60,15 +61,24 @@ class TableLimits:
     ranks: tuple[int, ...]
     hosts: tuple[int, ...]
     cache_load_factors: tuple[float, ...]
-    names_load_factors: bool
     obstacle: Callable[[ShardingOption], str | None]
+    options: tuple[ShardingOption, ...] = ()
+    works: tuple[OptionWork, ...] = ()
 
     def needs_host(self, sharding_type: ShardingType) -> bool:
         """Whether the sharding type is left only with kernels that keep weights in host memory."""
         return all(kernel in HOST_KERNELS for kernel in self.kernels.get(sharding_type, ()))
 
+    def only(self, keep: Sequence[bool]) -> Self:
+        """The table with the options for which ``keep`` is True."""
+        return replace(
+            self,
+            options=tuple(itertools.compress(self.options, keep)),
+            works=tuple(itertools.compress(self.works, keep)),
+        )
 
-def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
+
+def table_limits(problem: PlanningProblem) -> tuple[TableOptions, ...]:
     """The limits of every table, in the workload's order.
 
     Raises:
@@ -84,9 +94,8 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
         except InvalidInputError as error:
             problems += error.problems
     if rules and not problems:
-        allowed = np.zeros((len(names), problem.topology.world_size), dtype=bool)
-        for row, limit in zip(allowed, limits, strict=True):
-            row[list(limit.ranks)] = True
+        every = np.arange(problem.topology.world_size)
+        allowed = np.array([np.isin(every, limit.ranks) for limit in limits])
         problems = contradictions(rules, names, allowed)
     refuse_any(problems)
     return tuple(limits)
@@ -100,7 +109,7 @@ def have_host_kernels(tables: Iterable[Table], topology: Topology) -> bool:
 
 def _limit(
     problem: PlanningProblem, table: Table, obstacle: Callable[[ShardingOption], str | None]
-) -> TableLimits:
+) -> TableOptions:
     """The limits of a table.
 
     Raises:
@@ -138,14 +147,13 @@ def _limit(
     if not kernels or not ranks:
         patterns = ", ".join(repr(r.pattern) for r in rules)
         refuse(_no_option(table, patterns, tuple(legal), len(ranks)))
-    return TableLimits(
+    return TableOptions(
         table=table,
         kernels=kernels,
         min_column_width=max([runtime.COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
         ranks=ranks,
         hosts=hosts,
         cache_load_factors=factors,
-        names_load_factors=bool(named),
         obstacle=obstacle,
     )
 
@@ -195,14 +203,15 @@ def constraint_problems(
         for c in constraints.tables
         if not any(map(c.matches, names))
     ]
-    for word, groups in (("together", constraints.together), ("apart", constraints.apart)):
-        for group in groups:
-            problems += _group_problems(word, group, names)
-    for c in constraints.counts:
-        if c.most < 1:
-            problems.append(f"constraint {count_words(c)}: must be at least 1")
-        if not any(map(c.matches, names)):
-            problems.append(f"constraint {count_words(c)}: {_show(c.patterns)} matches no table")
+    for field, rule, words in rules_in_words(constraints):
+        if field not in ("together", "apart", "counts"):
+            continue
+        unknown = [p for p in rule.patterns if not fnmatch.filter(names, p)]
+        matched = [name for name in names if rule.matches(name)]
+        if unknown and (field != "counts" or not matched):
+            problems.append(f"constraint {words}: {unknown[0]!r} matches no table")
+        elif len(matched) < 2 and field != "counts":
+            problems.append(f"constraint {words}: matches {matched} alone; name two tables or more")
     named = [
         *((repr(c.pattern), Level.RANK, c.ranks) for c in constraints.tables),
         *((repr(c.pattern), Level.HOST, c.hosts) for c in constraints.tables),
@@ -259,16 +268,6 @@ def contradictions(rules: PlacementRules, names: Sequence[str], allowed: BoolArr
     return problems
 
 
-def _group_problems(word: str, group: TableGroup, names: Sequence[str]) -> list[str]:
-    alone = (TableGroup(patterns=(pattern,)) for pattern in group.patterns)
-    unknown = [g.patterns[0] for g in alone if not any(map(g.matches, names))]
-    if unknown:
-        return [f"constraint {word}: {unknown[0]!r} matches no table; check its spelling"]
-    found = [n for n in names if group.matches(n)]
-    told = f"constraint {word} {_show(group.patterns)}: matches {found} alone; name two tables"
-    return [f"{told} or more"] if len(found) < 2 else []
-
-
 def _unmatched(reach: BoolArray, most: int) -> list[int]:
     """Rows of ``reach [m, places]`` that do not all find a place with ``most`` rows in each.
 
@@ -293,10 +292,6 @@ def _unmatched(reach: BoolArray, most: int) -> list[int]:
 def _named(members: IntArray, names: Sequence[str]) -> str:
     shown = ", ".join(repr(names[i]) for i in members[:4])
     return shown if len(members) <= 4 else f"{shown} and {len(members) - 4} more"
-
-
-def _show(patterns: tuple[str, ...]) -> str:
-    return f"[{', '.join(patterns)}]"
 
 
 _NUM_TOLD: Final = 3
@@ -334,8 +329,7 @@ def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
     A limit on a place that there is not, which a search refuses, is a line too.
     """
     topology = problem.topology
-    work = CostPipeline(problem.workload, topology).plan_work(plan)
-    held = ledger(work, problem.workload, topology)
+    held = CostPipeline(problem.workload, topology).memory(plan)
     for rule in problem.constraints.memory:
         by_rank = rule.level is Level.RANK
         used = [place.used_bytes for place in (held.ranks if by_rank else held.hosts)]
@@ -353,31 +347,26 @@ def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
 def _reasons(
     placement: TablePlacement, constraints: Constraints, local_world_size: int
 ) -> Iterator[str]:
-    kind, kernel = placement.sharding_type, placement.kernel
+    """What a table has that some rule on it does not allow."""
     rules = constraints.for_table(placement.table)
-    types = [constraints.sharding_types, *(r.sharding_types for r in rules)]
-    kernels = [constraints.kernels, *(r.kernels for r in rules)]
-    if any(allowed and kind not in allowed for allowed in types):
-        yield f"is {kind}"
-    elif any(allowed and kernel not in allowed for allowed in kernels):
-        yield f"has the kernel {kernel}"
-    elif not all(r.allows_pair(kind, kernel) for r in rules):
-        yield f"is {kind} with the kernel {kernel}"
-    if not rules:
-        return
-    used = set(placement.ranks)
-    hosts = {rank // local_world_size for rank in used}
-    for r in rules:
-        if r.ranks and not used <= set(r.ranks):
-            yield f"lies on rank {min(used - set(r.ranks))}"
-        if r.hosts and not hosts <= set(r.hosts):
-            yield f"lies on host {min(hosts - set(r.hosts))}"
+    kind, kernel, ranks = placement.sharding_type, placement.kernel, set(placement.ranks)
+    cached = {placement.cache_load_factor_ratio} - {None}
+    found: tuple[tuple[str, str, set[Any]], ...] = (
+        ("sharding_types", "is {}", {kind}),
+        ("kernels", "has the kernel {}", {kernel}),
+        ("pairs", "is {0[0]} with the kernel {0[1]}", {(kind, kernel)}),
+        ("ranks", "lies on rank {}", ranks),
+        ("hosts", "lies on host {}", {rank // local_world_size for rank in ranks}),
+        ("cache_load_factors", "keeps {:g} of its rows in the cache", cached),
+    )
+    for key, words, values in found:
+        limits = filter(None, (getattr(rule, key, ()) for rule in (constraints, *rules)))
+        bad = set[Any]().union(*(values.difference(limit) for limit in limits))
+        if bad:
+            yield words.format(min(bad))
     cells, least = placement.cells, max((r.min_column_width for r in rules), default=0)
     if len(np.unique(cells.col_offset)) > 1 and cells.num_cols.min() < least:
         yield f"has pieces of {cells.num_cols.min()} columns"
-    cached = placement.cache_load_factor_ratio
-    if cached and any(r.cache_load_factors and cached not in r.cache_load_factors for r in rules):
-        yield f"keeps {cached:g} of its rows in the cache"
 
 
 # ------------------ memory
@@ -391,22 +380,6 @@ take less, tables fit without such kernels."""
 _ROUNDING: Final = 1.0 + 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TableOptions:
-    """Options of one table with their work, and the ranks and hosts that its shards may use.
-
-    ``kernels`` are those that constraints leave to each sharding type. ``works[i]`` is the work of
-    ``options[i]``, as in :class:`costmodels.shard_work.cells.OptionWork`.
-    """
-
-    table: str
-    options: tuple[ShardingOption, ...]
-    works: tuple[OptionWork, ...]
-    kernels: dict[ShardingType, tuple[ComputeKernel, ...]]
-    ranks: tuple[int, ...]
-    hosts: tuple[int, ...]
-
-
 def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]:
     """Device and host bytes per unit of each work column; memory is linear in work.
 
@@ -416,17 +389,16 @@ def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]
     size = pipeline.num_features
     device, host = np.zeros((2, size))
     probe = np.zeros((pipeline.topology.world_size, size))
-    for column in range(size):
-        probe[0, column] = 1.0
+    for column, unit in enumerate(np.eye(size)):
+        probe[0] = unit
         device[column] = pipeline.device_bytes(probe)[0]
         host[column] = pipeline.host_bytes(probe)[0]
-        probe[0, column] = 0.0
     return device, host
 
 
 def crowded(
     problem: PlanningProblem,
-    limits: Sequence[TableLimits],
+    limits: Sequence[TableOptions],
     table_bytes: Sequence[float],
     device_limits: FloatArray,
 ) -> bool:
@@ -443,22 +415,20 @@ def crowded(
     """
     if device_limits.min() <= 0 or surely_crowded(table_bytes, device_limits):
         return True
-    local = problem.topology.local_world_size
     bytes_on: dict[tuple[int, ...], float] = defaultdict(float)
     for limit, size in zip(limits, table_bytes, strict=True):
         bytes_on[limit.ranks] += size
     places = {ranks: frozenset(ranks) for ranks in bytes_on}
+    found = []
     for ranks, every in places.items():
         inside = sum(bytes_on[p] for p, these in places.items() if these <= every)
-        if inside > _CROWDED_RATIO * float(device_limits[list(ranks)].sum()):
-            return True
+        found.append((inside, device_limits[list(ranks)].sum()))
     for group in problem.constraints.together:
         pairs = zip(limits, table_bytes, strict=True)
         together = sum(size for limit, size in pairs if group.matches(limit.table.name))
-        ranks_each = 1 if group.level is Level.RANK else local
-        if together > _CROWDED_RATIO * float(device_limits.min()) * ranks_each:
-            return True
-    return False
+        ranks_each = 1 if group.level is Level.RANK else problem.topology.local_world_size
+        found.append((together, device_limits.min() * ranks_each))
+    return any(size > _CROWDED_RATIO * float(room) for size, room in found)
 
 
 def surely_crowded(table_bytes: Sequence[float], device_limits: FloatArray) -> bool:
@@ -490,13 +460,9 @@ def drop_unfit(
         rows = np.concatenate([np.zeros((1, len(device))), *(w.rows for w in table.works)])
         together = (rows @ host).max() * pipeline.topology.local_world_size
         if (rows @ device).max() > limit or together > host_limit:
-            pairs = [
-                (option, work)
-                for option, work in zip(table.options, table.works, strict=True)
-                if not any(lacking_bytes(option, work @ device, work @ host, table, pipeline))
-            ]
-            options, works = tuple(o for o, _ in pairs), tuple(w for _, w in pairs)
-            table = replace(table, options=options, works=works)
+            pairs = zip(table.options, table.works, strict=True)
+            lacks = [lacking_bytes(o, w @ device, w @ host, table, pipeline) for o, w in pairs]
+            table = table.only([not any(lack) for lack in lacks])
         kept.append(table)
     return tuple(kept)
 

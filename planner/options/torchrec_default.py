@@ -11,8 +11,6 @@ A proposal that cannot rate better than the best one so far, wherever its shards
 placed. The result stays the same, because TorchRec's next proposal does not depend on ratings.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math
@@ -24,10 +22,9 @@ from typing import Final, NamedTuple
 from costmodels import sharding
 from costmodels import torchrec_estimates as estimates
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
-from costmodels.workload import Table
 from planner.errors import StoppedError
 from planner.options.enumeration import torchrec_widths
-from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
+from planner.options.torchrec_rules import COLUMN_MULTIPLE, block_rows, legal_types_and_kernels
 from planner.problem import PlanningProblem
 
 # ------------------ every option that TorchRec's default planner looks at
@@ -73,33 +70,21 @@ class DefaultOption:
 
 
 def default_options(
-    problem: PlanningProblem, machine: estimates.TorchrecMachine, stop: Callable[[], None]
-) -> list[list[DefaultOption]]:
-    """The options of each table, in the order of TorchRec's enumerator.
+    problem: PlanningProblem, machine: estimates.TorchrecMachine, index: int
+) -> Iterator[DefaultOption]:
+    """The options of a table, in the order of TorchRec's enumerator.
 
     Args:
         problem: workload, system and constraints.
         machine: the system as TorchRec's topology describes it.
-        stop: called for every table; what it raises ends the listing.
+        index: index of the table.
     """
-    listed = []
-    for index, table in enumerate(problem.workload.tables):
-        stop()
-        listed.append(list(_options(problem, machine, index, table)))
-    return listed
-
-
-def _options(
-    problem: PlanningProblem, machine: estimates.TorchrecMachine, index: int, table: Table
-) -> Iterator[DefaultOption]:
     constraints, topology = problem.constraints, problem.topology
+    table = problem.workload.tables[index]
     rules = constraints.for_table(table.name)
     legal = legal_types_and_kernels(table, topology.compute_device)
     least = max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)])
-    parts = {
-        ShardingType.ROW_WISE: topology.world_size,
-        ShardingType.TABLE_ROW_WISE: topology.local_world_size,
-    }
+    sizes = table.num_embeddings, topology.world_size, topology.local_world_size
     read = estimates.TorchrecTable.of(table, problem.workload)
     named = (r.sharding_types for r in rules if r.sharding_types)
     types = set(legal).intersection(constraints.sharding_types, *named)
@@ -107,9 +92,7 @@ def _options(
     for kind in (kind for kind in DEFAULT_TYPES if kind in types):
         splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
         widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
-        blocks = sharding.row_block_columns(table.num_embeddings, parts.get(kind, 1))[1].tolist()
-        if kind is ShardingType.DATA_PARALLEL:
-            blocks = [table.num_embeddings] * topology.world_size
+        blocks = block_rows(kind, *sizes)
         for kernel in (kernel for kernel in legal[kind] if kernel in kernels):
             shard = estimates.TorchrecShard(read, machine, kind, kernel, widths[0])
             seconds = shard.perf().total_s
@@ -138,19 +121,16 @@ _MOST_PLACED: Final = 400_000
 _ROUNDING: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchrecDefault:
+class TorchrecDefault(NamedTuple):
     """What TorchRec's planner returns.
 
     Attributes:
         plan: its plan; None if it finds no plan that fits.
-        rating_s: seconds of the slowest rank by TorchRec's estimates, which is its rating.
         is_cut: whether the walk was ended early, so that TorchRec itself may find a plan that it
             rates better.
     """
 
     plan: Plan | None
-    rating_s: float = math.inf
     is_cut: bool = False
 
 
@@ -205,7 +185,10 @@ def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefau
     workload, topology = problem.workload, problem.topology
     machine = estimates.TorchrecMachine.of(topology)
     limits = machine.device_limits_bytes(workload)
-    options = default_options(problem, machine, stop)
+    options: list[list[DefaultOption]] = []
+    for index in range(len(workload.tables)):
+        stop()
+        options.append(list(default_options(problem, machine, index)))
     if min(limits) < 0 or not all(options):
         return TorchrecDefault(plan=None)
     most_bytes, rating_s, placed = sum(limits) * (1 + _ROUNDING), math.inf, 0
@@ -232,7 +215,7 @@ def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefau
         for option, where in zip(*best, strict=True)
     )
     plan = Plan(placements=placements) if placements else None
-    return TorchrecDefault(plan=plan, rating_s=rating_s, is_cut=placed > _MOST_PLACED)
+    return TorchrecDefault(plan=plan, is_cut=placed > _MOST_PLACED)
 
 
 def _proposals(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:

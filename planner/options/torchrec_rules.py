@@ -10,8 +10,6 @@ TorchRec can then only copy such a table to every rank, with the dense kernel (t
 torchrec#1612). HugeCTR has no such rule.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -40,15 +38,8 @@ KERNELS_BY_DEVICE: Final[dict[str, tuple[ComputeKernel, ...]]] = {
 }
 """Kernels of sharded tables. On cpu TorchRec accepts UVM kernels too, and runs them as fused."""
 
-SEQUENCE_TYPES: Final[dict[str, tuple[ShardingType, ...]]] = {
-    "cuda": (
-        ShardingType.DATA_PARALLEL,
-        ShardingType.TABLE_WISE,
-        ShardingType.COLUMN_WISE,
-        ShardingType.ROW_WISE,
-    ),
-    "cpu": (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE),
-}
+_SHARDED: Final = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)
+SEQUENCE_TYPES: Final = {"cuda": (ShardingType.DATA_PARALLEL, *_SHARDED), "cpu": _SHARDED}
 """Sharding types of unpooled tables (``EmbeddingCollectionSharder.sharding_types``). FBGEMM's dense
 kernel always pools on cpu, so that replicated unpooled tables fail there in the forward pass."""
 
@@ -86,6 +77,22 @@ def legal_types_and_kernels(
         for t in types
         if can_fuse or t is ShardingType.DATA_PARALLEL
     }
+
+
+def block_rows(kind: ShardingType, num_embeddings: int, ranks: int, on_host: int) -> list[int]:
+    """Rows of each shard of one piece of columns, in TorchRec's order.
+
+    Args:
+        kind: the sharding type.
+        num_embeddings: rows of the table.
+        ranks: number of ranks.
+        on_host: ranks of one host.
+    """
+    parts = {sharding.Spread.UNIFORM: ranks, sharding.Spread.HOSTS: on_host}.get(
+        sharding.SPREAD[kind], 1
+    )
+    sizes: list[int] = sharding.row_block_columns(num_embeddings, parts)[1].tolist()
+    return [num_embeddings] * parts if kind is ShardingType.DATA_PARALLEL else sizes
 
 
 def layout_problems(
@@ -250,9 +257,8 @@ def width_remarks(workload: Workload) -> tuple[str, ...]:
     pairs = {t.embedding_dim: _next(t, workload) for t in odd}
     next_widths = _listed(f"{dim} for {width}" for width, dim in sorted(pairs.items()))
     more_bytes = format_bytes(widened(workload).weight_bytes - workload.weight_bytes)
-    have = "has" if len(odd) == 1 else "have"
     return (
-        f"{counted(len(odd), 'table')} {have} columns that are no multiple of "
+        f"columns of {counted(len(odd), 'table')} are no multiple of "
         f"{column_multiple(workload)}, which FBGEMM's fused kernels refuse: {named}; TorchRec can "
         f"only copy them to every rank (data_parallel), or fails; embedding_dim {next_widths} "
         f"would allow every sharding type, for {more_bytes} more weights; HugeCTR "
@@ -314,36 +320,23 @@ NOT_DIVIDED: Final = tuple(t for t in ShardingType if t not in _DIVIDED)
 sums."""
 
 
-def module_problem(tables: Iterable[tuple[Table, ShardingType]]) -> str:
-    """Why a plan changes what a module computes; empty if it does not.
-
-    Args:
-        tables: the tables of one module, each with its sharding type.
-    """
-    chosen = list(tables)
-    means = [(t, kind) for t, kind in chosen if t.pooling is Pooling.MEAN]
-    cut = [t.name for t, kind in means if kind in SUMS_ROWS]
-    others = [t.name for t, kind in chosen if kind not in _DIVIDED]
-    reason = rows_change([t for t, _ in chosen])
-    if not cut or not (others or reason):
-        return ""
-    why = (
-        f"and tables {others[:5]} of the same module are not: TorchRec then divides by the number "
-        "of indices too often"
-        if others
-        else reason
-    )
-    return f"mean-pooled tables {cut[:5]} are cut by rows, {why}"
-
-
 def pooling_problems(plan: Plan, workload: Workload) -> list[str]:
     """One line for each module that computes something else under a plan."""
-    types = {p.table: p.sharding_type for p in plan.placements}
-    found = [
-        module_problem([(t, types[t.name]) for t in tables if t.name in types])
-        for tables in tables_by_module(workload).values()
-    ]
-    return [line for line in found if line]
+    types, found = {p.table: p.sharding_type for p in plan.placements}, []
+    for tables in tables_by_module(workload).values():
+        chosen = [t for t in tables if t.name in types]
+        means = [t.name for t in chosen if t.pooling is Pooling.MEAN]
+        cut = [name for name in means if types[name] in SUMS_ROWS]
+        others = [t.name for t in chosen if types[t.name] not in _DIVIDED]
+        reason = rows_change(chosen)
+        if others:
+            reason = (
+                f"and tables {others[:5]} of the same module are not: TorchRec then divides by the "
+                "number of indices too often"
+            )
+        if cut and reason:
+            found.append(f"mean-pooled tables {cut[:5]} are cut by rows, {reason}")
+    return found
 
 
 def rows_change(tables: Iterable[Table]) -> str:

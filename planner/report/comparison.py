@@ -19,9 +19,8 @@ from planner.report.base import Column, Fact, Kind, Section, by_field
 from planner.report.page import Block, plain_body, render_page
 from planner.report.sections.base import parts
 from planner.report.sections.one_plan import length_s
-from planner.result import Candidate, Reshard
+from planner.result import Candidate, Reshard, ranks_held
 from planner.rules.placement_rules import received_bytes
-from planner.support.result_frames import ranks_held
 
 _MOST_ROWS = 30
 _FACTOR = 2.0

@@ -20,9 +20,8 @@ from costmodels.topology import Topology
 from planner.io.documents import read_words
 from planner.objectives import objective_class, objective_names
 from planner.report.base import Cell, Column, Kind, format_gib
-from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime
+from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, ranks_held
 from planner.scenarios import ScenarioRule
-from planner.support.result_frames import ranks_held
 from planner.support.text import printable
 
 WORDS: Final = read_words("report")

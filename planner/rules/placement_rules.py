@@ -10,12 +10,10 @@ of two kinds:
 A limit on what moves (:class:`MoveBudget`) is checked with them.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -81,8 +79,7 @@ def received_bytes(
     """
     old, new = rectangles(before.cells), rectangles(after.cells)
     same_rank = after.cells.rank[:, None] == before.cells.rank
-    heights, widths = (new[:, i + 1] - new[:, i] for i in (0, 2))
-    cells = float((heights.astype(float) * widths).sum())
+    cells = float((after.cells.num_rows.astype(float) * after.cells.num_cols).sum())
     held = float((overlaps(new, old) * same_rank).sum())
     return (cells - held) * cell_bytes(table, workload)
 
@@ -94,13 +91,11 @@ class MoveBudget:
         """Keep the shards that ranks hold under the plan in use."""
         self.max_bytes = np.inf if limit.max_bytes is None else limit.max_bytes * _BYTES_ROUNDING
         self.max_tables = np.inf if limit.max_tables is None else limit.max_tables
-        self._tables = workload.tables
+        self._workload, self._start = workload, limit.start
+        self._tables = {t.name: t for t in workload.tables}
         self._world_size = topology.world_size
         self._local_world_size = topology.local_world_size
-        self._cell = [cell_bytes(t, workload) for t in workload.tables]
-        self._held = [limit.start.placement(t.name).cells for t in workload.tables]
         self._known: dict[sharding.ShardingOption, FloatArray] = {}
-        self._table_of = {t.name: i for i, t in enumerate(workload.tables)}
 
     def piece_bytes(self, option: sharding.ShardingOption) -> FloatArray:
         """Bytes that ranks receive for each piece of an option on each place.
@@ -124,12 +119,11 @@ class MoveBudget:
         return np.asarray(few & (moved_bytes.sum(axis=-1) <= self.max_bytes))
 
     def _piece_bytes(self, option: sharding.ShardingOption) -> FloatArray:
-        table = self._table_of[option.table]
+        table = self._tables[option.table]
         world, local = self._world_size, self._local_world_size
-        rows = self._tables[table].num_embeddings
+        sizes = {"world_size": world, "local_world_size": local}
         where = (0,) * option.num_pieces
-        placed = sharding.place(option, rows, where, world_size=world, local_world_size=local)
-        shards = placed.cells
+        shards = sharding.place(option, table.num_embeddings, where, **sizes).cells
         missing = self._missing(table, shards)
         if option.is_uniform:
             return np.asarray(missing[np.arange(len(shards)), shards.rank].sum(keepdims=True))
@@ -138,14 +132,13 @@ class MoveBudget:
         blocks = missing.reshape(option.num_pieces, local, world // local, local)
         return np.asarray(np.einsum("pihi->ph", blocks))
 
-    def _missing(self, table: int, shards: sharding.Shards) -> FloatArray:
+    def _missing(self, table: Table, shards: sharding.Shards) -> FloatArray:
         """``[shards, W]`` bytes that each rank would receive to hold each shard."""
-        new = rectangles(shards)
-        cells = ((new[:, 1] - new[:, 0]) * (new[:, 3] - new[:, 2])).astype(float)
+        cells = (shards.num_rows * shards.num_cols).astype(float)
         missing = np.repeat(cells[:, None], self._world_size, axis=1)
-        held = self._held[table]
-        np.subtract.at(missing.T, held.rank, overlaps(new, rectangles(held)).T)
-        return missing * self._cell[table]
+        held = self._start.placement(table.name).cells
+        np.subtract.at(missing.T, held.rank, overlaps(rectangles(shards), rectangles(held)).T)
+        return missing * cell_bytes(table, self._workload)
 
 
 # ------------------ words
@@ -156,15 +149,6 @@ T = TypeVar("T", bound=StrEnum)
 
 _USUAL_COLUMNS = 4
 """The least width of column pieces if no rule gives one."""
-
-
-def general_words(constraints: Constraints) -> dict[str, str]:
-    """Rules on all tables, by the name of their field, such as ``all tables: not grid_shard``."""
-    return {
-        key: f"all tables: {_of(chosen, kinds)}"
-        for key, kinds in CHOICES.items()
-        if {*(chosen := getattr(constraints, key))} != {*kinds}
-    }
 
 
 def table_words(rule: TableConstraint) -> str:
@@ -208,16 +192,32 @@ def memory_words(limit: MemoryLimit) -> str:
     return f"{what}_memory {units.format_bytes(limit.most_bytes)}{where}"
 
 
+_WORDS: Final[dict[str, Callable[[Any], str]]] = {
+    "tables": table_words,
+    "together": together_words,
+    "apart": apart_words,
+    "counts": count_words,
+    "memory": memory_words,
+}
+
+
+def rules_in_words(constraints: Constraints) -> Iterator[tuple[str, Any, str]]:
+    """Every rule: its field, the rule, and its words.
+
+    A rule on all tables, such as ``all tables: not grid_shard``, is the value of its field.
+    """
+    for key, kinds in CHOICES.items():
+        chosen = getattr(constraints, key)
+        if {*chosen} != {*kinds}:
+            yield key, chosen, f"all tables: {_of(chosen, kinds)}"
+    for key, words in _WORDS.items():
+        yield from ((key, rule, words(rule)) for rule in getattr(constraints, key))
+
+
 def rules_on(table: str, constraints: Constraints) -> tuple[str, ...]:
-    """Every rule that holds for a table, in words: its own, those of all tables, and memory."""
-    return (
-        *map(table_words, constraints.for_table(table)),
-        *general_words(constraints).values(),
-        *(together_words(g) for g in constraints.together if g.matches(table)),
-        *(apart_words(g) for g in constraints.apart if g.matches(table)),
-        *(count_words(c) for c in constraints.counts if c.matches(table)),
-        *map(memory_words, constraints.memory),
-    )
+    """Every rule that holds for a table, in words: those of all tables first, memory last."""
+    found = rules_in_words(constraints)
+    return tuple(words for _, rule, words in found if getattr(rule, "matches", bool)(table))
 
 
 def _of(chosen: Sequence[T], kinds: type[T]) -> str:
@@ -281,6 +281,7 @@ class PlacementRules:
 
     Attributes:
         budget: the limit on what moves; None without one.
+        every: the caps, then the unions.
     """
 
     def __init__(self, constraints: Constraints, names: Sequence[str], topology: Topology) -> None:
@@ -302,9 +303,10 @@ class PlacementRules:
             Union(members=_members(g, names), level=g.level, text=together_words(g))
             for g in constraints.together
         )
+        self.every: tuple[Cap | Union, ...] = (*self.caps, *self.unions)
 
     @classmethod
-    def of(cls, problem: PlanningProblem) -> PlacementRules:
+    def of(cls, problem: PlanningProblem) -> Self:
         """The rules of a problem, including its limit on what moves."""
         names = [t.name for t in problem.workload.tables]
         rules = cls(problem.constraints, names, problem.topology)
@@ -362,16 +364,12 @@ class PlacementRules:
         over = (rule.text for rule in self.every if self.excess_of(rule, counts).item() > 0)
         return tuple(over)
 
-    def possible(self, table: int, option: sharding.ShardingOption) -> bool:
-        """Whether an option of a table can be part of a plan that keeps the rules.
-
-        It is False as well where a rule would put several column pieces on one rank, because the
-        option with one piece does the same.
-        """
-        return self.obstacle(table, option) is None
-
     def obstacle(self, table: int, option: sharding.ShardingOption) -> str | None:
-        """A rule, in words, that an option breaks on all places; None if there is no such rule."""
+        """A rule, in words, that an option breaks on all places; None if there is no such rule.
+
+        Also a rule that would put several column pieces on one rank, because the option with one
+        piece does the same.
+        """
         for cap in self.caps:
             if not cap.members[table]:
                 continue
@@ -385,11 +383,6 @@ class PlacementRules:
             if union.members[table] and not self._fits_union(union.level, option):
                 return union.text
         return None
-
-    @property
-    def every(self) -> list[Cap | Union]:
-        """The caps, then the unions."""
-        return [*self.caps, *self.unions]
 
     def excess_of(self, rule: Cap | Union, counts: IntArray) -> IntArray:
         """``[...]`` shards, tables or places beyond one rule, from counts ``[..., T, W]``."""
@@ -484,35 +477,26 @@ class Usage:
         """
         before = self.counts[table].copy()
         self.hold(table, self.rules.table_counts(spread, taken) if taken else 0 * before)
-        free = (
-            self._free_hosts(table) if spread is sharding.Spread.HOSTS else self._free_ranks(table)
-        )
+        free = self._free(table, spread)
         self.hold(table, before)
         return free
 
-    def _free_ranks(self, table: int) -> BoolArray:
-        rules = self.rules
+    def _free(self, table: int, spread: sharding.Spread) -> BoolArray:
+        rules, on_hosts = self.rules, spread is sharding.Spread.HOSTS
+        shards = {Level.RANK: 1, Level.HOST: rules.local_world_size if on_hosts else 1}
         allowed = np.ones(rules.world_size, dtype=bool)
         for cap, load in zip(rules.caps, self._loads, strict=True):
             if cap.members[table]:
                 own = rules.at(cap.level, self.counts[table])
-                more = (own == 0) if cap.distinct else 1
+                more = (own == 0) if cap.distinct else shards[cap.level]
                 allowed &= self._spread(load + more <= cap.most)
         for union in rules.unions:
             if union.members[table]:
                 used = rules.at(union.level, self.counts[union.members].sum(axis=0)) > 0
                 if used.any():
                     allowed &= self._spread(used)
-        return allowed
-
-    def _free_hosts(self, table: int) -> BoolArray:
-        rules, local = self.rules, self.rules.local_world_size
-        ranks = self._free_ranks(table).reshape(rules.num_hosts, local)
-        allowed: BoolArray = np.asarray(ranks.all(axis=-1), dtype=bool)
-        for cap, load in zip(rules.caps, self._loads, strict=True):
-            if cap.members[table] and cap.level is Level.HOST and not cap.distinct:
-                allowed &= load + local <= cap.most
-        return allowed
+        by_host = np.asarray(allowed.reshape(rules.num_hosts, -1).all(axis=-1), dtype=bool)
+        return by_host if on_hosts else allowed
 
     def _spread(self, places: BoolArray) -> BoolArray:
         """A mask of places, ranks or hosts, as a mask of ranks ``[W]``."""
@@ -554,7 +538,7 @@ def unmet_rules(
 def rule_names(rules: PlacementRules) -> tuple[str, ...]:
     """Every rule that couples tables, in words."""
     moves = ("the limit on what moves",) if rules.budget is not None else ()
-    return (*(cap.text for cap in rules.caps), *(union.text for union in rules.unions), *moves)
+    return (*(rule.text for rule in rules.every), *moves)
 
 
 def taken(cap: Cap, option: sharding.ShardingOption, rules: PlacementRules) -> int:

@@ -1,13 +1,11 @@
 """From a problem to what a search is given: the space of plans, and the objective."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse, refusing
 from planner.models import pipeline_of
 from planner.objectives import objective_class, objective_named
 from planner.options.enumeration import ListingProgress, enumerate_options
@@ -36,7 +34,6 @@ def search_space(
     every_kernel: bool = False,
     every_name: bool = False,
     progress: ListingProgress | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> SearchSpace:
     """The space of all plans that the problem allows, with their work in each scenario.
 
@@ -46,26 +43,20 @@ def search_space(
         every_kernel: also list kernels in host memory for tables that device memory has room for.
         every_name: list a cut under every sharding type that gives it. Otherwise one sharding type
             stands for another where both give the same shards.
-        progress: called again and again with how many of how many tables are listed.
-        should_stop: called again and again; True ends the listing.
+        progress: called again and again with how many of how many tables are listed; what it
+            raises ends the listing.
 
     Raises:
         InvalidInputError: constraints that leave no option or contradict each other, or scenarios
             with other tables.
         InfeasibleError: the sizes of tables and memories alone rule out every plan.
-        StoppedError: ``should_stop`` was True.
     """
     pipeline = search_pipeline(problem, make_pipeline)
     refuse_hopeless(problem, pipeline)
     if isinstance(pipeline, TorchrecPipeline):
         return torchrec_space(problem, pipeline, every_kernel=every_kernel)
     listing = enumerate_options(
-        problem,
-        pipeline,
-        every_kernel=every_kernel,
-        every_name=every_name,
-        progress=progress,
-        should_stop=should_stop,
+        problem, pipeline, every_kernel=every_kernel, every_name=every_name, progress=progress
     )
     return SearchSpace(problem, pipeline, listing)
 
@@ -105,23 +96,16 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
             f"column cuts: equal, multiples of {COLUMN_MULTIPLE}, up to {topology.world_size}"
         )
     if listing.left_out_tables:
-        why = (
-            "the smallest ones, which take next to no device memory"
-            if listing.is_crowded
-            else "all tables fit on the GPUs by far"
-        )
         holds = "the bound still holds" if listing.bounds_hold_beyond else BOUND_OF_LISTED
         lines.append(
             f"host-memory kernels skipped for {len(listing.left_out_tables):,} of "
-            f"{len(listing.tables):,} tables: {why} ({holds})"
+            f"{len(listing.tables):,} tables, which are small or fit on GPUs by far ({holds})"
         )
     if listing.has_uncut_alone:
         lines.append(
             "host-memory kernels skipped for cut columns, and caches of other sizes than 20 % that "
             "no constraint names: too many options"
         )
-    if listing.is_pruned:
-        lines.append("left out: options that no better plan than a first one has, as is proven")
     return tuple(lines)
 
 
@@ -217,14 +201,12 @@ def objective_value(
     """
     own = objective_class(objective).priced_by(make_pipeline)
     pipeline = search_pipeline(problem, own)
-    try:
+    with refusing():
         check_plan(plan, problem.workload, problem.topology.world_size)
         if isinstance(pipeline, TorchrecPipeline):
             work = pipeline.torchrec_work(plan)
         else:
             work = pipeline.plan_work(plan)
-    except InvalidValueError as error:
-        raise InvalidInputError(str(error)) from error
     judged = JudgedWork(pipeline=pipeline, pool=work)
     return float(search_objective(objective, judged, robust).values(work))
 

@@ -20,7 +20,14 @@ from costmodels.sharding import Plan
 from costmodels.topology import batch_ratios
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import Pipeline, Workload
-from planner.errors import InfeasibleError, NoPlanFoundError, PlannerError, refuse, refuse_any
+from planner.errors import (
+    InfeasibleError,
+    NoPlanFoundError,
+    PlannerError,
+    StoppedError,
+    refuse,
+    refuse_any,
+)
 from planner.models import pipeline_of
 from planner.options import enumeration, torchrec_rules
 from planner.options.table_limits import constraint_problems, refuse_hopeless
@@ -211,7 +218,7 @@ class SolvingRun:
         return points
 
     def listed(self, *, every_kernel: bool = False) -> SearchSpace:
-        """The space of plans; raises if it is proven that nothing fits.
+        """The space of plans; raises if it is proven that nothing fits, or if asked to stop.
 
         Where kernels are left out of the listing, "nothing fits" cannot be proven. If a table then
         has no option at all, all kernels are listed after all.
@@ -219,17 +226,16 @@ class SolvingRun:
         started = time.perf_counter()
 
         def tell(done: int, total: int) -> None:
+            if self.should_stop is not None and self.should_stop():
+                msg = f"stopped while options of tables were listed, {done:,} of {total:,}"
+                raise StoppedError(msg)
             if self.progress is not None:
                 phase = f"options of {done:,} of {total:,} tables listed"
                 seconds = time.perf_counter() - started
                 self.progress(base.SearchProgress(seconds=seconds, phase=phase))
 
         space = prepare.search_space(
-            self.problem,
-            self.make_pipeline,
-            every_kernel=every_kernel,
-            progress=tell,
-            should_stop=self.should_stop,
+            self.problem, self.make_pipeline, every_kernel=every_kernel, progress=tell
         )
         if space.listing.has_every_kernel:
             require_feasible(space)

@@ -298,10 +298,10 @@ class SearchSpace:
             InvalidInputError: the plan cuts a table in a way that is not in the space.
         """
         found = []
-        for t, table in enumerate(self.tables):
-            choice = self.located(t, plan.placement(table.table))
+        for t, table in enumerate(self.problem.workload.tables):
+            choice = self.located(t, plan.placement(table.name))
             if choice is None:
-                refuse(f"table {table.table!r}: no option of the search space is cut like the plan")
+                refuse(f"table {table.name!r}: no option of the search space is cut like the plan")
             found.append(choice)
         return Assignment.of(found)
 
@@ -315,7 +315,8 @@ class SearchSpace:
         limit = self.problem.move_limit
         if limit is None:
             return None
-        return [self.located(t, limit.start.placement(o.table)) for t, o in enumerate(self.tables)]
+        tables = self.problem.workload.tables
+        return [self.located(t, limit.start.placement(o.name)) for t, o in enumerate(tables)]
 
     @cached_property
     def start(self) -> Assignment | None:

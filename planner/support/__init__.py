@@ -1,32 +1,24 @@
 """Tools that every package here may use: processes, safe text, CSV, the status of a search."""
 
-from __future__ import annotations
-
-import ast
 import importlib
+import re
 from typing import Any
 
 
 def load_lazily(package: dict[str, Any]) -> None:
-    """Give a package the names that its file imports for type checkers alone.
+    """Give a package the names that its file imports for type checkers alone, each with ``as``.
 
     Args:
         package: the variables of the package, ``globals()`` in its file.
     """
     name = package["__name__"]
-    tree = ast.parse(package["__spec__"].loader.get_source(name))
-    imports = [node for part in tree.body if isinstance(part, ast.If) for node in part.body]
-    homes = {
-        alias.name: node.module
-        for node in imports
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    source = package["__spec__"].loader.get_source(name)
+    homes = {own: home for home, own in re.findall(r"(?m)^    from (\S+) import (\w+) as", source)}
 
     def load(attribute: str) -> object:
         if attribute not in homes:
             msg = f"module {name!r} has no attribute {attribute!r}"
             raise AttributeError(msg)
-        return getattr(importlib.import_module(str(homes[attribute])), attribute)
+        return getattr(importlib.import_module(homes[attribute]), attribute)
 
     package |= {"__all__": sorted(homes), "__getattr__": load, "__dir__": lambda: sorted(homes)}

@@ -1,7 +1,5 @@
 """How many cores this process may use; every place that starts processes asks here."""
 
-from __future__ import annotations
-
 
 def usable_cores() -> int:
     """The number of cores that this process may use: its affinity, within the quota of a container.

@@ -1,7 +1,5 @@
 """Files in and out: written whole or not at all, read once per version, named where they go."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import gzip

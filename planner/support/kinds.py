@@ -1,8 +1,7 @@
 """Checks the types of arguments, such as a file name that is given instead of a plan."""
 
-from __future__ import annotations
-
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
@@ -12,9 +11,8 @@ from costmodels.errors import InvalidValueError
 from costmodels.fields import settle, shown
 from planner.errors import refuse
 
-LIST: Final = (list, tuple)
 FUNCTION: Final = (FunctionType, Callable)
-"""Kinds of which messages name the first class."""
+"""A kind of which messages name the first class."""
 
 
 def require_kind(name: str, value: object, kind: Any, hint: str, *, optional: bool = False) -> None:
@@ -23,7 +21,7 @@ def require_kind(name: str, value: object, kind: Any, hint: str, *, optional: bo
     Args:
         name: the name of the argument.
         value: the value that was given.
-        kind: the class that the value has to have, or several such as :data:`LIST`.
+        kind: the class that the value has to have, or several such as :data:`FUNCTION`.
         hint: how to make such a value; it ends the message.
         optional: whether None is allowed too.
 
@@ -36,8 +34,12 @@ def require_kind(name: str, value: object, kind: Any, hint: str, *, optional: bo
     refuse(f"{name}: {shown(value)} is no {wanted.__name__}; {hint}")
 
 
-def require_settled(owner: object) -> None:
+def require_settled(owner: object, **hints: str) -> None:
     """Bring the fields of a frozen dataclass to their kinds, from its ``__post_init__``.
+
+    Args:
+        owner: the dataclass.
+        hints: by the name of a field, how to make its value; ends the message.
 
     Raises:
         InvalidInputError: names the field, what it has to be, and the value.
@@ -45,7 +47,8 @@ def require_settled(owner: object) -> None:
     try:
         settle(owner)
     except InvalidValueError as error:
-        refuse(str(error))
+        hint = hints.get(re.split(r"\W", str(error))[0])
+        refuse(f"{error}; {hint}" if hint else str(error))
 
 
 def path_of(source: object, what: str) -> Path:

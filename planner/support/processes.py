@@ -1,7 +1,5 @@
 """Processes: that they end with their parent, a pool that loses no call, and a Dask cluster."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib
@@ -110,12 +108,9 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
 
     def close(self) -> None:
         """End all processes at once, even in the middle of a call."""
-        workers = [*self._idle, *(worker for worker, _ in self._busy.values())]
-        self._idle, self._busy = [], {}
-        for worker in workers:
-            worker.process.kill()
-        for worker in workers:
+        for worker in (*self._idle, *(worker for worker, _ in self._busy.values())):
             worker.end()
+        self._idle, self._busy = [], {}
 
     def run(
         self,

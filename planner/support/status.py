@@ -1,8 +1,7 @@
 """Why a search ended."""
 
-from __future__ import annotations
-
 from enum import StrEnum
+from typing import Self
 
 
 class Status(StrEnum):
@@ -14,26 +13,24 @@ class Status(StrEnum):
     done and a gap remains. ``work_limit``: the budget of work was spent. ``time_limit`` and
     ``interrupted``: stopped, the incumbent is reported. ``heuristic``: the strategy proves nothing.
     ``no_proof``: a plan was priced below the bound, so the bound is wrong and was withdrawn.
+
+    Attributes:
+        words: the same in words that stand before "after 5 s".
     """
 
-    OPTIMAL = "optimal"
-    OPTIMAL_FOR_WIDTHS = "optimal_for_widths"
-    GAP = "gap"
-    WORK_LIMIT = "work_limit"
-    TIME_LIMIT = "time_limit"
-    INTERRUPTED = "interrupted"
-    HEURISTIC = "heuristic"
-    NO_PROOF = "no_proof"
+    words: str
 
+    def __new__(cls, value: str, words: str) -> Self:
+        """A member of this value."""
+        member = str.__new__(cls, value)
+        member._value_, member.words = value, words
+        return member
 
-STATUS_WORDS = {
-    Status.OPTIMAL: "proven optimal",
-    Status.OPTIMAL_FOR_WIDTHS: "best for these table widths",
-    Status.GAP: "search complete",
-    Status.WORK_LIMIT: "budget of work spent",
-    Status.TIME_LIMIT: "cut by the time limit",
-    Status.INTERRUPTED: "interrupted",
-    Status.HEURISTIC: "search complete",
-    Status.NO_PROOF: "proof withdrawn",
-}
-"""How the search ended, in words that stand before "after 5 s"."""
+    OPTIMAL = "optimal", "proven optimal"
+    OPTIMAL_FOR_WIDTHS = "optimal_for_widths", "best for these table widths"
+    GAP = "gap", "search complete"
+    WORK_LIMIT = "work_limit", "budget of work spent"
+    TIME_LIMIT = "time_limit", "cut by the time limit"
+    INTERRUPTED = "interrupted", "interrupted"
+    HEURISTIC = "heuristic", "search complete"
+    NO_PROOF = "no_proof", "proof withdrawn"

@@ -1,7 +1,5 @@
 """Text and numbers for people, safe to print."""
 
-from __future__ import annotations
-
 import unicodedata
 from decimal import Decimal
 from typing import Final

@@ -107,6 +107,7 @@ class Part:
         found: the predictions, all of them by the same names.
         by: the titles of the groups that errors are told for.
         judged: the name whose worst error and intervals groups are told with; empty for the first.
+        unit: in which times are printed, ``ms`` or ``us``.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Part:
     found: Sequence[Prediction]
     by: tuple[str, ...] = ()
     judged: str = ""
+    unit: str = "ms"
 
     @property
     def groups(self) -> dict[tuple[str, ...], list[Prediction]]:

@@ -116,7 +116,7 @@ def attention() -> tuple[cases.Part, ...]:
     by = ("device", "head", "pass", "positions")
     title = "Layers of HSTU, forward and backward; nothing is fitted to them"
     return (
-        cases.Part("kernels", "Kernels of pointwise attention", found, by=by),
+        cases.Part("kernels", "Kernels of pointwise attention", found, by=by, unit="us"),
         cases.Part("layers", title, unfitted("hstu_layers.csv", BURSTS)),
     )
 
@@ -156,8 +156,8 @@ def dense() -> tuple[cases.Part, ...]:
     found = cases.with_left_out("dense", kept, _with_constants)
     title = "GPU times on H200 and H100"
     return (
-        cases.Part("families", title, found, by=("family",), judged=FAMILY_OUT),
-        cases.Part("groups", title, found, by=("measurements",), judged=FAMILY_OUT),
+        cases.Part("families", title, found, by=("family",), judged=FAMILY_OUT, unit="us"),
+        cases.Part("groups", title, found, by=("measurements",), judged=FAMILY_OUT, unit="us"),
         cases.Part("published", _NVIDIA, published_steps()),
     )
 
@@ -278,7 +278,7 @@ def lookups() -> tuple[cases.Part, ...]:
     known = {*LOCATIONS, *PASSES}
     found[_OTHERS] = [p for p in other_lookups() if known >= {p.case.groups[name] for name in by}]
     return tuple(
-        cases.Part(way, f"FBGEMM's lookups: {way}", predictions, by=by)
+        cases.Part(way, f"FBGEMM's lookups: {way}", predictions, by=by, unit="us")
         for way, predictions in found.items()
     )
 

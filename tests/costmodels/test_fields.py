@@ -114,7 +114,7 @@ def test_laws_of_other_numbers_are_refused() -> None:
         ({"sharding_types": "row_wise"}, "sharding_types must be a tuple or a list"),
         ({"sharding_types": ("rowwise",)}, "sharding_types[0] must be one of data_parallel"),
         ({"ranks": 0}, "ranks must be a tuple or a list, got 0"),
-        ({"min_column_width": -1}, "min_column_width must be at least 1, got -1"),
+        ({"min_column_width": -1}, "min_column_width must be at least 1 and finite, got -1"),
         ({"cache_load_factors": ("0.1",)}, "cache_load_factors[0] must be a number"),
         ({"pairs": 3}, "pairs must be a tuple or a list, got 3"),
         ({"pairs": ("row_wise", "fused")}, "pairs[0] must be a tuple or a list, got 'row_wise'"),

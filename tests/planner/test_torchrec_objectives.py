@@ -117,7 +117,7 @@ def test_every_option_of_torchrec_is_listed() -> None:
     problem = problem_of(num_hosts=2)
     pipeline = pipeline_of(problem, NAMES[0])
     for listed in all_options(problem, pipeline).tables:
-        dim = problem.workload.table(listed.table).embedding_dim
+        dim = listed.table.embedding_dim
         found = {(o.sharding_type, o.kernel, o.column_widths) for o in listed.options}
         factors = {o.cache_load_factor_ratio for o in listed.options}
         assert CACHE_LOAD_FACTOR in factors

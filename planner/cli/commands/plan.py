@@ -25,7 +25,7 @@ from planner.report import run_files
 from planner.solving import assumed as assuming
 from planner.solving import prepare
 from planner.study import figures
-from planner.support.status import STATUS_WORDS, Status
+from planner.support.status import Status
 from planner.support.text import format_gap
 
 _LOST = "no plan was found before that, so nothing is written"
@@ -257,7 +257,7 @@ def unmet(solver: results.SolverReport, most_ratio: float) -> str | None:
         more = "give it a longer --time-limit, which cut the search, or more --evaluations"
     if gap is None:
         more = more if solver.strategy == "auto" else "--strategy auto proves a bound"
-        ended = STATUS_WORDS[solver.status]
+        ended = solver.status.words
         return f"the gap is unknown, so {asked} is not met: {ended}; {more}"
     if gap <= most_ratio:
         return None

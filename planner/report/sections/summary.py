@@ -21,7 +21,6 @@ from planner.report.base import Fact, Kind, Section
 from planner.report.page import block
 from planner.report.sections.base import AbstractReportSection
 from planner.result import OPTIMAL_GAP, TORCHREC_BASELINE, Assumed, Candidate, PlanningResult
-from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable, significant
 
 
@@ -60,7 +59,7 @@ class SummarySection(AbstractReportSection, order=10, title="Summary"):
             verdict=["; ".join(parts) for parts in shown if parts],
             r=result,
             spread=f"{low} to {high}",
-            ended=f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s",
+            ended=f"{solver.status.words} after {solver.seconds:.1f} s",
             bound="unproven" if solver.bound is None else base.format_cell(kind, solver.bound),
             notes=summary.notes,
             pairs=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
@@ -180,7 +179,7 @@ def _verdict(result: PlanningResult) -> list[str]:
         parts.append(f"{ratio} as fast as TorchRec's own plan{first} (same cost model{free})")
     gap, objective = solver.gap_ratio, figures.plain_objective(solver.objective)
     of = "" if objective == "iteration" else f" by objective {objective}"
-    status = STATUS_WORDS[solver.status]
+    status = solver.status.words
     if gap is None:
         parts.append(f"{status}, no bound: a better plan may exist")
     elif gap < OPTIMAL_GAP:
@@ -276,7 +275,7 @@ def _search(result: PlanningResult) -> list[str]:
     proof += f" ({parts})" if parts else ""
     more = f", and other work that counts as {other:,} more" if other > 0 else ""
     return [
-        f"{solver.strategy}: {STATUS_WORDS[solver.status]}, {proof}, {solver.seconds:.1f} s",
+        f"{solver.strategy}: {solver.status.words}, {proof}, {solver.seconds:.1f} s",
         f"{counted(solver.evaluations, 'plan')} priced{more}",
         f"seed {solver.seed}",
     ]

@@ -79,7 +79,7 @@ def _too_large(space: SearchSpace, table: table_limits.TableOptions) -> None:
             f"{format_bytes(host)}"
         )
     text = (
-        f"table {table.table!r} exceeds {' and '.join(lacks)} in the best of its "
+        f"table {table.table.name!r} exceeds {' and '.join(lacks)} in the best of its "
         f"{len(table.options)} options"
     )
     _refuse(text, max(device, host / local), space, table)
@@ -151,12 +151,9 @@ def _refuse(
     """Refuse the problem with advice on what would help: for one table, or for all of them."""
     lines = ["use more GPUs, or GPUs with more memory"]
     tables = space.listing.tables if table is None else (table,)
-    problem = space.problem
-    names = {t.table for t in tables}
-    asked = [t for t in problem.workload.tables if t.name in names]
     if any(o.kernel in table_limits.HOST_KERNELS for t in tables for o in t.options):
         lines.append("add host memory")
-    elif table_limits.have_host_kernels(asked, problem.topology):
+    elif table_limits.have_host_kernels([t.table for t in tables], space.problem.topology):
         lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
     if not all(any(o.is_uniform for o in t.options) for t in tables):
         lines.append("allow row_wise or table_row_wise sharding, which split rows")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -30,7 +32,7 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, Feature, Pooling, Table
 from planner.integrations.drop_in import uneven_outputs
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.options.torchrec_rules import module_problem
+from planner.options.torchrec_rules import pooling_problems
 from tests.integration.builders import make_table, placed
 from tests.integration.models import META, Model, Shape, bags, sequences
 from tests.strategies import make_workload
@@ -88,6 +90,14 @@ SUM = table("s", Pooling.SUM)
 SHARED = (Feature(name="shared", pooling_factor=2.0),)
 
 
+def said_of(chosen: list[tuple[Table, ShardingType]]) -> str:
+    """What is said of a module whose tables have these types."""
+    placed = [SimpleNamespace(table=t.name, sharding_type=kind) for t, kind in chosen]
+    plan: Any = SimpleNamespace(placements=placed)
+    workload: Any = SimpleNamespace(tables=[t for t, _ in chosen])
+    return "".join(pooling_problems(plan, workload))
+
+
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
@@ -118,7 +128,7 @@ SHARED = (Feature(name="shared", pooling_factor=2.0),)
 def test_plans_that_change_a_module_are_known(
     chosen: list[tuple[Table, ShardingType]], message: str
 ) -> None:
-    found = module_problem(chosen)
+    found = said_of(chosen)
     assert message in found
     assert bool(found) == bool(message)
 
@@ -134,7 +144,7 @@ def test_means_are_cut_by_rows_all_together_or_not_at_all() -> None:
         (table(n, Pooling.SUM if n == "s" else Pooling.MEAN), ShardingType(kind))
         for n, kind in types.items()
     ]
-    assert module_problem(kinds) == ""
+    assert said_of(kinds) == ""
 
 
 def test_weighted_means_are_not_cut_by_rows() -> None:

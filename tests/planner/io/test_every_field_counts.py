@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,8 +160,7 @@ def told(document: Json, folder: Path) -> str:
     topology = load_system(path, gpus=document["gpus"])
     found = estimate(file.workload, topology, fixed_plan(file.workload, topology))
     usd = usd_per_billion_samples(found.estimate.time.time_s, file.workload, topology)
-    plain = replace(found.estimate, provenance=())
-    return repr((plain, found.memory, usd, file.warnings))
+    return repr((found.estimate, found.memory, usd, file.warnings))
 
 
 def edited(field: str) -> Iterator[tuple[str, Json]]:

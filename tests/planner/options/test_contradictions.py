@@ -149,8 +149,12 @@ def test_a_limit_that_tables_on_all_ranks_exceed_is_named(
     ("most_bytes", "level", "words"),
     [
         (0.0, RANK, "constraint device_memory: the bytes must be above 0, got 0.0"),
-        (float("nan"), RANK, "above 0, got nan"),
-        (-1.0, HOST, "constraint host_memory: the bytes must be 0 or more, got -1.0"),
+        (
+            float("nan"),
+            RANK,
+            "constraint on memory: most_bytes must be at least 0 and finite, got nan",
+        ),
+        (-1.0, HOST, "constraint on memory: most_bytes must be at least 0 and finite, got -1.0"),
     ],
 )
 def test_memory_that_no_place_can_have_is_refused_by_its_rule(

@@ -17,6 +17,7 @@ from costmodels.workload import Feature, Optimizer, Pipeline
 from planner.api import estimate, floor, plan
 from planner.objectives import objective_named
 from planner.options.enumeration import enumerate_options
+from planner.options.table_limits import crowded, table_limits
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.result import PlanningResult
 from planner.search.bounds.bound_program import RankFreeProgram
@@ -142,7 +143,6 @@ def test_tables_left_out_where_memory_is_scarce_take_next_to_none_of_it(
     asked = PlanningProblem(workload=workload, topology=make_topology(1, 2, device=device))
     pipeline = CostPipeline(workload, asked.topology)
     listing = enumerate_options(asked, pipeline)
-    assert listing.is_crowded
     assert listing.left_out_tables == ("t40", "t41")
     assert sum(sizes[-2:]) < 1e-3 * pipeline.device_limits.sum() < sizes[0]
     space = SearchSpace(asked, pipeline, listing)
@@ -163,6 +163,8 @@ def test_a_table_that_no_device_holds_is_not_left_out_however_many_ranks_there_a
     room = workload.trained_bytes(tables[0]) / 1.2
     device = make_device(hbm_capacity_bytes=float(taken + room))
     asked = PlanningProblem(workload=workload, topology=make_topology(1, 4, device=device))
-    listing = enumerate_options(asked, CostPipeline(workload, asked.topology))
-    assert listing.is_crowded
+    pipeline = CostPipeline(workload, asked.topology)
+    sizes = [workload.trained_bytes(t) for t in tables]
+    assert crowded(asked, table_limits(asked), sizes, pipeline.device_limits)
+    listing = enumerate_options(asked, pipeline)
     assert listing.left_out_tables == ()

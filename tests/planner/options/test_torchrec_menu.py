@@ -18,7 +18,9 @@ def options() -> list[DefaultOption]:
     """All options of three tables on 64 ranks."""
     problem = PlanningProblem(workload=make_workload(3), topology=make_topology(8, 8))
     machine = TorchrecMachine.of(problem.topology)
-    return [option for own in default_options(problem, machine, lambda: None) for option in own]
+    return [
+        o for i in range(len(problem.workload.tables)) for o in default_options(problem, machine, i)
+    ]
 
 
 def test_equal_shards_of_many_ranks_share_one_record(options: list[DefaultOption]) -> None:

@@ -13,7 +13,7 @@ from planner import api
 from planner.explain.explainer import Explainer
 from planner.objectives import objective_named
 from planner.problem import MoveLimit, PlanningProblem
-from planner.rules.placement_rules import MoveBudget
+from planner.rules.placement_rules import cell_bytes
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
@@ -47,9 +47,8 @@ def case(seed: int) -> tuple[PlanningProblem, Plan, MoveLimit]:
 
 def moved(problem: PlanningProblem, start: Plan, plan: Plan) -> list[float]:
     """Bytes that ranks receive for each table, cell by cell."""
-    cell = MoveBudget(MoveLimit(start=start), problem.workload, problem.topology)
     found = []
-    for t, table in enumerate(problem.workload.tables):
+    for table in problem.workload.tables:
         old, new = start.placement(table.name), plan.placement(table.name)
         cells = sum(s.num_rows * s.num_cols for s in new.shards)
         for s, o in itertools.product(new.shards, old.shards):
@@ -59,7 +58,7 @@ def moved(problem: PlanningProblem, start: Plan, plan: Plan) -> list[float]:
                 rows -= max(s.row_offset, o.row_offset)
                 cols -= max(s.col_offset, o.col_offset)
                 cells -= max(rows, 0) * max(cols, 0)
-        found.append(cells * cell._cell[t])
+        found.append(cells * cell_bytes(table, problem.workload))
     return found
 
 

@@ -139,7 +139,7 @@ def test_a_table_that_is_too_large_is_told_of_its_best_option() -> None:
             with pytest.raises(InfeasibleError) as caught:
                 require_feasible(space)
             text = str(caught.value)
-            assert table.table in text
+            assert table.table.name in text
             assert caught.value.shortfall_bytes == pytest.approx(max(device, host / local))
             for kind, lack, limits in (
                 ("device memory of an empty rank", device, space.pipeline.device_limits),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -11,10 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar, final
 
+import numpy as np
 import pytest
 
 from costmodels.errors import InvalidValueError
+from planner import io
 from planner.objectives import objective_named
+from planner.objectives.iteration import IterationTime
 from planner.objectives.phases import SynchronizedPhases
 from planner.search.auto import Auto
 from planner.search.base import (
@@ -57,6 +61,16 @@ def test_the_other_process_finds_what_this_one_would(theirs: Assignment | None) 
     space = _space(6, 2)
     seed = 3 + second_search._OTHER_SEED
     assert theirs == answer(ALONE, space, SynchronizedPhases(space), seed, 80, None)
+
+
+@pytest.mark.parametrize("name", io.names("systems"))
+def test_every_shipped_system_can_be_sent(name: str) -> None:
+    """Also once plans were priced on it: else the second search would wait for the first one."""
+    space = cases.space(cases.synthetic(4), io.load_system(name, gpus=4))
+    objective = IterationTime(space)
+    work = np.repeat(space.mean_work[:1, None], space.world_size, axis=1)
+    assert np.isfinite(objective.values(work)).all()
+    pickle.dumps((space, objective))
 
 
 def test_it_is_cut_off_with_the_first_search() -> None:
