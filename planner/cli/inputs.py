@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -189,9 +189,13 @@ def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
     names = [path.parent.name if path.name == "plan.json" else path.stem for path in paths]
     if len(set(names)) < len(paths) or not all(names):
         names = [str(path) for path in paths]
-    if len(set(names)) < len(paths):
-        names = [f"{name} ({i})" for i, name in enumerate(names, 1)]
-    return tuple(names)
+    return numbered(names)
+
+
+def numbered(names: Sequence[str], taken: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names, with its place behind each that is there more than once, or in ``taken``."""
+    every = [*taken, *names]
+    return tuple(n if every.count(n) == 1 else f"{n} ({i})" for i, n in enumerate(names, 1))
 
 
 def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | None:
@@ -292,7 +296,6 @@ def load_scenarios(
     """
     found: list[Workload] = []
     warnings: list[str] = []
-    names = [main.workload.name]
     for path in paths:
         if path.suffix == ".json":
             scenario, notes = with_stats(main.workload, load_stats(path), str(path))
@@ -308,12 +311,9 @@ def load_scenarios(
                 )
         if scenario.name == main.workload.name:
             scenario = replace(scenario, name=path.stem)
-        names.append(scenario.name)
         found.append(scenario)
-    return tuple(
-        s if names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
-        for i, s in enumerate(found, 1)
-    ), warnings
+    names = numbered([s.name for s in found], [main.workload.name])
+    return tuple(replace(s, name=n) for s, n in zip(found, names, strict=True)), warnings
 
 
 def all_readers(*, empty_is_zero: bool = True) -> tuple[AbstractReader, ...]:

@@ -217,17 +217,17 @@ def matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def shipped(kind: str) -> tuple[str, ...]:
-    """Names of shipped files of a kind, ``systems`` or ``workloads``; empty if they are missing."""
+def shipped(kind: str) -> dict[str, Path]:
+    """Shipped files by name, of ``systems``, ``workloads`` and so on; empty if they are missing."""
     package = Path(planner.__file__).parent
     folders = (package / "_configs" / kind, package.parent / "configs" / kind)
-    return tuple(sorted({path.stem for folder in folders for path in folder.glob("*.yaml")}))
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.*"))}
 
 
 FILE: Final = AnyFile(path_type=Path)
 RANKS: Final = count(MAX_RANKS)
 PERCENT: Final = Parsed("percent", _percent)
-SYSTEM: Final = Parsed("text", str, lambda: shipped("systems"))
+SYSTEM: Final = Parsed("text", str, lambda: tuple(shipped("systems")))
 OBJECTIVE: Final = name_of(lambda: import_module("planner.objectives").objective_names())
 _STRATEGY: Final = name_of(lambda: tuple(discovery.names(import_module("planner.search"))))
 _BATCH: Final = Parsed("samples", _batch)

@@ -1,5 +1,6 @@
 """``shardplan check``: all errors of a file; without a file, is this environment fit to plan?"""
 
+import json
 import platform
 import re
 import sys
@@ -155,63 +156,6 @@ OK, WARN, FAIL = STYLES
 """The results of a check, and their colours."""
 
 
-_FINDINGS: Final = {
-    "nothing": (
-        *(OK, "torchrec"),
-        "not installed; planning works without it, `ShardPlanner` inside TorchRec does not",
-    ),
-    "torchrec": (OK, "torchrec", "{torchrec}"),
-    "no torchrec": (
-        *(WARN, "torchrec", "not installed, though parts of its stack are"),
-        "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec",
-    ),
-    "pair": (OK, "torch / {name}", "{torch} / {fbgemm} match"),
-    "pair without torch": (
-        *(FAIL, "torch / {name}", "torch is not installed"),
-        "pip install torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*",
-    ),
-    "unknown pair": (
-        *(WARN, "torch / {name}"),
-        "torch {torch} with {name} {fbgemm}: the rule of matching versions is unknown",
-    ),
-    "wrong pair": (
-        *(FAIL, "torch / {name}"),
-        "{name} {fbgemm} is built for torch 2.{wanted}, but torch {torch} is installed",
-        "pip install 'torch==2.{wanted}.*'{other}",
-    ),
-    "two builds": (
-        *(WARN, "fbgemm"),
-        "fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other",
-        "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want",
-    ),
-    "no driver": (
-        *(FAIL, "nvidia driver"),
-        "libnvidia-ml.so.1 not found, so CUDA fbgemm-gpu cannot be imported",
-        "install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU",
-    ),
-    "no fbgemm": (
-        *(FAIL, "fbgemm", "torchrec is installed without fbgemm-gpu and cannot be imported"),
-        "pip install 'fbgemm-gpu=={minor}.*' (or fbgemm-gpu-cpu without a GPU)",
-    ),
-    "untested": (
-        *(WARN, "torchrec version", "{torchrec}: ShardPlanner is tested with {tested}"),
-        "pip install 'torchrec=={newest}.*' 'torch=={newest_torch}.*'",
-    ),
-    "unlike numbers": (
-        *(WARN, "torchrec / fbgemm"),
-        "torchrec {torchrec} with fbgemm {fbgemm}: each is tested with its own number",
-        "pip install 'torchrec=={fbgemm_minor}.*'",
-    ),
-    "stand-in": (
-        *(WARN, "fbgemm-gpu"),
-        "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build",
-        "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu",
-    ),
-}
-"""What is said of torch, TorchRec and FBGEMM: result, subject, finding and repair. It stands in no
-file, because the packages that read files may be those that are missing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """One line on the environment: the result, what was checked, and how to repair it."""
@@ -316,8 +260,9 @@ def check_torch(
 
 
 def _said(what: str, /, **values: object) -> Check:
-    """A finding in words."""
-    return Check(*(text.format(**values) for text in _FINDINGS[what]))
+    """A finding of a file that is read without the packages that may be missing."""
+    words = json.loads(spec.shipped("imports")["environment"].read_text())
+    return Check(*(text.format(**values) for text in words[what]))
 
 
 def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
@@ -347,7 +292,7 @@ def _check_environment() -> int:
     checks = (
         Check(OK, "python", platform.python_version()),
         *check_packages(),
-        *check_torch(),
+        *(check_torch() if systems else ()),
         Check(OK, "cores", f"{usable_cores()} usable"),
         Check(OK if systems else FAIL, "configs", f"{systems} systems shipped"),
     )

@@ -164,11 +164,8 @@ def torchrec(flags: RunFlags) -> int:
     have every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed
     and written, and the exit code is 4.
     """
-    spec.refuse(
-        flags.codec and flags.models != "dlrm",
-        f"--codec {flags.codec} and --models {flags.models} ask for different comparisons; keep "
-        "one of them",
-    )
+    both = "--codec and --models exclude each other; give one"
+    spec.refuse(flags.codec and flags.models != "dlrm", both)
     inputs.require_torchrec("validate torchrec")
     with status_line("training") as progress:
         finished: list[tasks.Outcome] = []

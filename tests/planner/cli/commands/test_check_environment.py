@@ -136,7 +136,7 @@ def test_an_environment_without_packages_and_files(
     program = f"{alone}from planner.cli.run import run\nsys.exit(run(['check']))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "systems shipped" in done.stdout, done.stderr
-    monkeypatch.setattr("planner.cli.spec.shipped", lambda _: ())
+    monkeypatch.setattr("planner.cli.spec.shipped", lambda _: {})
     missing = run("check")
     assert (missing.code, "fail configs" in missing.out) == (1, True)
 
