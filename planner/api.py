@@ -1,7 +1,7 @@
 """From a workload and a topology to the best plan, with its price and its proof."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -71,13 +71,14 @@ def plan(
         >>> len(result.plan.placements) == len(workload.tables)
         True
     """
+    require_kind("scenarios", scenarios, Iterable, "give a list of workloads")
     require_kind("search", search, SearchSettings, "SearchSettings(seed=1) is one")
     problem = PlanningProblem(
         workload=workload,
         topology=topology,
         constraints=constraints,
         move_limit=moves,
-        scenarios=scenarios,  # type: ignore[arg-type]  # a list becomes a tuple
+        scenarios=tuple(scenarios),
         models=models,
     )
     return solve(problem, search=replace(search, **changes), progress=progress)

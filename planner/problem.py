@@ -152,15 +152,18 @@ class MemoryLimit:
         'rank'
     """
 
-    most_bytes: Amount
+    most_bytes: float
     level: Level
     places: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Convert the fields to their types, and refuse bytes that no device or host can have."""
         settle(self, "constraint on memory: ")
-        is_possible = self.most_bytes > 0 or self.level is Level.HOST
-        require(is_possible, "constraint device_memory: the bytes must be above 0, got 0.0")
+        rule = "device_memory: the bytes must be above 0"
+        is_possible = self.most_bytes > 0
+        if self.level is Level.HOST:
+            rule, is_possible = "host_memory: the bytes must be 0 or more", self.most_bytes >= 0
+        require(is_possible, f"constraint {rule}, got {self.most_bytes}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

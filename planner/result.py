@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from costmodels import units
 from costmodels.estimates import IterationEstimate, MemoryLedger
+from costmodels.fields import is_in
 from costmodels.sharding import Plan, Shard, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Workload
@@ -343,7 +344,7 @@ class PlanningResult:
         """
         import pandas
 
-        if per not in _ROWS:
+        if not is_in(per, tuple(_ROWS)):
             refuse(f"to_dataframe: per is {per!r}; use one of {', '.join(_ROWS)}")
         return pandas.DataFrame(_ROWS[per](self))
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from costmodels.fields import Amount, Positive, Range
+from costmodels.fields import Amount, Range
+from planner.errors import refuse
 from planner.scenarios import ScenarioRule
 from planner.search.base import AbstractStrategy
 from planner.support.kinds import require_settled
@@ -40,7 +41,7 @@ class SearchSettings:
     strategy: str | AbstractStrategy = "auto"
     objective: str = "iteration"
     robust: ScenarioRule = ScenarioRule.WORST
-    time_limit_s: Positive | None = None
+    time_limit_s: float | None = None
     kept_s: Amount = 0.0
     max_evaluations: Annotated[int, Range(1)] | None = None
     seed: Annotated[int, Range(0)] = 0
@@ -53,3 +54,5 @@ class SearchSettings:
             InvalidInputError: names the first field of another kind or out of range.
         """
         require_settled(self)
+        if self.time_limit_s is not None and not self.time_limit_s > 0:
+            refuse(f"time_limit_s must be above 0, or None, got {self.time_limit_s!r}")

@@ -311,7 +311,7 @@ class _Pruning:
         whole = self._space
         each = np.split(keep, whole.first[1:-1])
         tables = tuple(t.only(own.tolist()) for t, own in zip(whole.tables, each, strict=True))
-        listing = replace(whole.listing, tables=tables)
+        listing = replace(whole.listing, tables=tables, is_pruned=not keep.all())
         return SearchSpace(whole.problem, whole.pipeline, listing)
 
     def _least(self, values: FloatArray) -> FloatArray:

@@ -283,12 +283,15 @@ class Listing:
             :attr:`bounds_hold_beyond`.
         has_uncut_alone: whether kernels in host memory are listed only for uncut columns and only
             with one cache size.
+        is_pruned: whether options were dropped because no plan with them is better than a plan that
+            is already known.
     """
 
     tables: tuple[TableOptions, ...]
     names: Names
     left_out_tables: tuple[str, ...] = ()
     has_uncut_alone: bool = False
+    is_pruned: bool = False
 
     @property
     def bounds_hold_beyond(self) -> bool:

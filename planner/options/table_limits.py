@@ -206,12 +206,14 @@ def constraint_problems(
     for field, rule, words in rules_in_words(constraints):
         if field not in ("together", "apart", "counts"):
             continue
+        least, wanted = (1, "a table") if field == "counts" else (2, "two tables")
         unknown = [p for p in rule.patterns if not fnmatch.filter(names, p)]
         matched = [name for name in names if rule.matches(name)]
         if unknown and (field != "counts" or not matched):
-            problems.append(f"constraint {words}: {unknown[0]!r} matches no table")
-        elif len(matched) < 2 and field != "counts":
-            problems.append(f"constraint {words}: matches {matched} alone; name two tables or more")
+            text = f"{unknown[0]!r} matches no table; check its spelling"
+            problems.append(f"constraint {words}: {text}")
+        elif len(matched) < least:
+            problems.append(f"constraint {words}: matches {matched} alone; name {wanted} or more")
     named = [
         *((repr(c.pattern), Level.RANK, c.ranks) for c in constraints.tables),
         *((repr(c.pattern), Level.HOST, c.hosts) for c in constraints.tables),
@@ -359,10 +361,12 @@ def _reasons(
         ("hosts", "lies on host {}", {rank // local_world_size for rank in ranks}),
         ("cache_load_factors", "keeps {:g} of its rows in the cache", cached),
     )
+    told = False
     for key, words, values in found:
         limits = filter(None, (getattr(rule, key, ()) for rule in (constraints, *rules)))
         bad = set[Any]().union(*(values.difference(limit) for limit in limits))
-        if bad:
+        if bad and not (told and key == "pairs"):
+            told = True
             yield words.format(min(bad))
     cells, least = placement.cells, max((r.min_column_width for r in rules), default=0)
     if len(np.unique(cells.col_offset)) > 1 and cells.num_cols.min() < least:

@@ -217,7 +217,7 @@ def rules_in_words(constraints: Constraints) -> Iterator[tuple[str, Any, str]]:
 def rules_on(table: str, constraints: Constraints) -> tuple[str, ...]:
     """Every rule that holds for a table, in words: those of all tables first, memory last."""
     found = rules_in_words(constraints)
-    return tuple(words for _, rule, words in found if getattr(rule, "matches", bool)(table))
+    return tuple(t for _, rule, t in found if not hasattr(rule, "matches") or rule.matches(table))
 
 
 def _of(chosen: Sequence[T], kinds: type[T]) -> str:

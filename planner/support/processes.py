@@ -108,9 +108,12 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
 
     def close(self) -> None:
         """End all processes at once, even in the middle of a call."""
-        for worker in (*self._idle, *(worker for worker, _ in self._busy.values())):
-            worker.end()
+        workers = [*self._idle, *(worker for worker, _ in self._busy.values())]
         self._idle, self._busy = [], {}
+        for worker in workers:
+            worker.process.kill()
+        for worker in workers:
+            worker.end()
 
     def run(
         self,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.base import AbstractStrategy, Record, SearchOutcome
 from planner.solving.run import BASELINES
 from planner.space.budget import Deadline, default_work_s
+from planner.support import load_lazily
 from planner.support.status import Status
 from tests.planner import cases
 
@@ -107,7 +110,7 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
             {"models": "roofline"},
             "models must be of class CostModels, got 'roofline'; planner.models",
         ),
-        ({"scenarios": 3}, "scenarios must be a tuple or a list, got 3; give a list"),
+        ({"scenarios": 3}, "scenarios: 3 is no Iterable; give a list"),
         ({"robust": np.array([1, 2])}, "robust must be one of worst, mean"),
         ({"strategy": np.array([1, 2])}, "strategy .* is not one of"),
         ({"objective": np.array([1, 2])}, "objective must be a text"),
@@ -121,6 +124,13 @@ def test_settings_that_no_search_could_honour_are_refused(
 ) -> None:
     with pytest.raises(InvalidInputError, match=words):
         planner.plan(*small(), **changes)  # type: ignore[arg-type]
+
+
+def test_a_time_without_end_and_any_iterable_of_scenarios_are_taken() -> None:
+    model, system = small()
+    given = {"time_limit_s": float("inf"), "max_evaluations": 10, "with_baselines": False}
+    result = planner.plan(model, system, scenarios=(m for m in [model]), **given)  # type: ignore[arg-type]
+    assert result.problem.scenarios == (model,)
 
 
 def test_names_in_place_of_what_they_name_are_refused() -> None:
@@ -347,6 +357,19 @@ def test_public_names_are_lazy_and_complete() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_lazy_names_are_read_from_code_not_from_text() -> None:
+    """Imports in brackets count; lines of a docstring that look like imports do not."""
+    source = (
+        'if TYPE_CHECKING:\n    """\n    from a import b as b\n    """\n'
+        "    from math import (\n        inf as inf,\n        pi as pi,\n    )\n"
+    )
+    loader = SimpleNamespace(get_source=lambda _: source)
+    package = {"__name__": "own", "__spec__": SimpleNamespace(loader=loader)}
+    load_lazily(package)
+    assert package["__all__"] == ["inf", "pi"]
+    assert package["__getattr__"]("pi") == math.pi  # type: ignore[operator]
 
 
 def test_a_plan_is_never_worse_than_a_baseline_however_short_the_search() -> None:

@@ -21,6 +21,7 @@ from planner.errors import InvalidInputError
 from planner.objectives import objective_named
 from planner.options.enumeration import Listing, enumerate_options, torchrec_widths
 from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.solving.prepare import searched_options
 from planner.space.evaluation import SearchSpace
 from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing, torchrec_space
 from tests.differential.judging.judge import torchrec_shards
@@ -102,6 +103,8 @@ def test_options_left_out_are_in_no_better_plan(name: str, num_hosts: int, hbm_g
     whole = SearchSpace(problem, pipeline, all_options(problem, pipeline))
     pruned = torchrec_space(problem, pipeline)
     assert len(pruned.options) < len(whole.options)
+    assert any("options that no better plan" in line for line in searched_options(pruned))
+    assert not any("options that no better plan" in line for line in searched_options(whole))
     assert least(pruned, name) == pytest.approx(least(whole, name), rel=1e-12)
 
 

@@ -65,7 +65,14 @@ BAD = {
         ),
         ("'t0'", "apart [t0, t1]", "data_parallel", "allow table_wise"),
     ),
-    "unknown table": (Constraints(together=(group("t0", "zz"),)), ("'zz'", "matches no table")),
+    "unknown table": (
+        Constraints(together=(group("t0", "zz"),)),
+        ("'zz'", "matches no table; check its spelling"),
+    ),
+    "a limit on no table": (
+        Constraints(counts=(CountLimit(most=1, patterns=()),)),
+        ("max_tables_per_rank 1 of []", "alone; name a table"),
+    ),
     "a group of one": (Constraints(apart=(group("t0"),)), ("alone",)),
     "a rank that is not there": (
         Constraints(memory=(MemoryLimit(most_bytes=1e9, level=RANK, places=(9,)),)),
@@ -149,12 +156,8 @@ def test_a_limit_that_tables_on_all_ranks_exceed_is_named(
     ("most_bytes", "level", "words"),
     [
         (0.0, RANK, "constraint device_memory: the bytes must be above 0, got 0.0"),
-        (
-            float("nan"),
-            RANK,
-            "constraint on memory: most_bytes must be at least 0 and finite, got nan",
-        ),
-        (-1.0, HOST, "constraint on memory: most_bytes must be at least 0 and finite, got -1.0"),
+        (float("nan"), RANK, "constraint device_memory: the bytes must be above 0, got nan"),
+        (-1.0, HOST, "constraint host_memory: the bytes must be 0 or more, got -1.0"),
     ],
 )
 def test_memory_that_no_place_can_have_is_refused_by_its_rule(
@@ -163,3 +166,4 @@ def test_memory_that_no_place_can_have_is_refused_by_its_rule(
     with pytest.raises(InvalidValueError, match=words):
         MemoryLimit(most_bytes=most_bytes, level=level)
     assert MemoryLimit(most_bytes=0.0, level=HOST).most_bytes == 0.0
+    assert MemoryLimit(most_bytes=float("inf"), level=level).level is level

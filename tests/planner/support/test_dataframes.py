@@ -181,8 +181,9 @@ def test_a_plan_as_dataframes(result: PlanningResult) -> None:
     assert ranks["num_shards"].sum() == len(shards)
     used = [r.used_bytes for r in result.best.memory.ranks]
     assert list(ranks["used_bytes"]) == used
-    with pytest.raises(InvalidInputError, match="table, shard, rank"):
-        result.to_dataframe("colour")  # type: ignore[arg-type]
+    for other in ("colour", ["table"]):
+        with pytest.raises(InvalidInputError, match="table, shard, rank"):
+            result.to_dataframe(other)  # type: ignore[arg-type]
 
 
 def test_shards_without_rows_are_no_shards_in_any_frame() -> None:
