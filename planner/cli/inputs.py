@@ -192,10 +192,10 @@ def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
     return numbered(names)
 
 
-def numbered(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, with its number behind each that is there more than once."""
-    given = enumerate(names, 1)
-    return tuple(name if names.count(name) == 1 else f"{name} ({i})" for i, name in given)
+def numbered(names: Sequence[str], taken: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names, with its place behind each that is there more than once, or in ``taken``."""
+    every = [*taken, *names]
+    return tuple(n if every.count(n) == 1 else f"{n} ({i})" for i, n in enumerate(names, 1))
 
 
 def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | None:
@@ -312,7 +312,7 @@ def load_scenarios(
         if scenario.name == main.workload.name:
             scenario = replace(scenario, name=path.stem)
         found.append(scenario)
-    _, *names = numbered([main.workload.name, *(s.name for s in found)])
+    names = numbered([s.name for s in found], [main.workload.name])
     return tuple(replace(s, name=n) for s, n in zip(found, names, strict=True)), warnings
 
 

@@ -27,13 +27,14 @@ from click.shell_completion import CompletionItem
 import planner
 from costmodels import discovery, units
 from costmodels.errors import require
-from planner import io
 
 Names = Callable[[], tuple[str, ...]]
 
 MAX_RANKS: Final = 65_536
 _MAX_SAMPLES: Final = 100_000_000
 _WORKLOAD_FILES: Final = frozenset({".yaml", ".yml", ".csv", ".tsv"})
+_UNITS: Final = {"s": "s", "bytes": " GiB", "bytes_per_s": " GB/s", "usd_per_hour": " USD/h"}
+"""What a bare number of each dimension lacks."""
 
 
 class Parsed(click.ParamType[Any]):
@@ -65,6 +66,8 @@ def quantity(dimension: str, *, positive: bool = False) -> Parsed:
     """A number with its unit in SI units; ``dimension`` is one of :mod:`costmodels.units`."""
 
     def read(text: str) -> float:
+        bare = f"{text!r} has no unit; write {text.strip() + _UNITS[dimension]!r}"
+        require(_number(text) is None, bare)
         number = units.parse_quantity(text, dimension)
         require(number > 0 or not positive, f"{text!r} must be above 0")
         return number
@@ -205,7 +208,7 @@ class AnyFile(click.Path):
         if param.name != "workload" or "/" in incomplete:
             return super().shell_complete(ctx, param, incomplete)
         here = (path.name for path in sorted(Path().iterdir()) if path.suffix in _WORKLOAD_FILES)
-        found = matching((*io.names("workloads"), *here), incomplete)
+        found = matching((*shipped("workloads"), *here), incomplete)
         return found or super().shell_complete(ctx, param, incomplete)
 
 
@@ -214,10 +217,17 @@ def matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+def shipped(kind: str) -> dict[str, Path]:
+    """Shipped files by name, of ``systems``, ``workloads`` and so on; empty if they are missing."""
+    package = Path(planner.__file__).parent
+    folders = (package / "_configs" / kind, package.parent / "configs" / kind)
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.*"))}
+
+
 FILE: Final = AnyFile(path_type=Path)
 RANKS: Final = count(MAX_RANKS)
 PERCENT: Final = Parsed("percent", _percent)
-SYSTEM: Final = Parsed("text", str, lambda: io.names("systems"))
+SYSTEM: Final = Parsed("text", str, lambda: tuple(shipped("systems")))
 OBJECTIVE: Final = name_of(lambda: import_module("planner.objectives").objective_names())
 _STRATEGY: Final = name_of(lambda: tuple(discovery.names(import_module("planner.search"))))
 _BATCH: Final = Parsed("samples", _batch)

@@ -261,10 +261,11 @@ def unmet(solver: results.SolverReport, most_ratio: float) -> str | None:
         return f"the gap is unknown, so {asked} is not met: {ended}; {more}"
     if gap <= most_ratio:
         return None
-    unseen = solver.unseen_gap_ratio
+    told, unseen = format_gap(gap), solver.unseen_gap_ratio
+    wider = "a little wider" if told == format_gap(most_ratio) else "wider"
     if unseen >= _WORTH_TELLING * gap:
         more = (
             f"{format_gap(unseen)} are launches and overlap, which no bound counts and "
             f"--objective phases leaves out; for the rest, {more}"
         )
-    return f"the gap of {format_gap(gap)} is wider than {asked}: {more}"
+    return f"the gap of {told} is {wider} than {asked}: {more}"

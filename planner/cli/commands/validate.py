@@ -143,8 +143,6 @@ class RunFlags(spec.Flags):
         output: Write every run as CSV.
     """
 
-    rules = ("--codec excludes --models",)
-
     system: spec.File = None
     tasks: Annotated[int, click.IntRange(1, 1000)] = 10
     plans: Annotated[int, click.IntRange(2, 64)] = 8
@@ -166,6 +164,8 @@ def torchrec(flags: RunFlags) -> int:
     have every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed
     and written, and the exit code is 4.
     """
+    both = "--codec and --models exclude each other; give one"
+    spec.refuse(flags.codec and flags.models != "dlrm", both)
     inputs.require_torchrec("validate torchrec")
     with status_line("training") as progress:
         finished: list[tasks.Outcome] = []

@@ -153,6 +153,7 @@ def test_validate_trains_the_kind_of_models_that_was_asked_for(
     done = run("validate", "torchrec", "--codec", "fp16", "--tasks", "3")
     assert (done.code, asked["what"], asked["num_tasks"]) == (0, "fp16", 3), done.err
     assert "Time with fp16 exchanges over time with fp32" in done.out
+    assert run("validate", "torchrec", "--codec", "fp16", "--models", "dlrm").code == 0
     refused = run("validate", "torchrec", "--models", "sequence", "--codec", "bf16")
     assert refused.code == 2
     assert "--codec and --models exclude each other" in refused.err

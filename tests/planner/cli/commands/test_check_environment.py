@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -125,6 +127,18 @@ def test_metadata_of_what_is_not_installed() -> None:
     assert env.installed_version("no-such-distribution") is None
     assert not env.owns_fbgemm_files("no-such-distribution")
     assert isinstance(env.has_nvml(), bool)
+
+
+def test_an_environment_without_packages_and_files(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = "import sys; sys.modules |= dict.fromkeys(('yaml', 'numpy', 'pydantic'))\n"
+    program = f"{alone}from planner.cli.run import run\nsys.exit(run(['check']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "systems shipped" in done.stdout, done.stderr
+    monkeypatch.setattr("planner.cli.spec.shipped", lambda _: {})
+    missing = run("check")
+    assert (missing.code, "fail configs" in missing.out) == (1, True)
 
 
 def test_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

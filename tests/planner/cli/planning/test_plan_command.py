@@ -283,7 +283,7 @@ def test_an_unknown_gap_is_not_a_narrow_one(status: Status, strategy: str, advic
 
 @pytest.mark.parametrize(
     ("bound", "words"),
-    [(0.94766, "the gap of 5.2 % is wider"), (0.9496, "the gap of 5 % is wider")],
+    [(0.94766, "the gap of 5.2 % is wider"), (0.9496, "the gap of 5 % is a little wider")],
 )
 def test_a_wide_gap_has_the_digits_of_other_pages(bound: float, words: str) -> None:
     solver = replace(make_result().solver, status=Status.GAP, value=1.0, bound=bound)

@@ -97,7 +97,7 @@ def test_constraints_of_a_scenario_are_left_out_with_a_word(
 
 
 def test_scenarios_have_names_of_their_own_and_the_slowest_is_the_headline(
-    plan: Run, workload_file: Path, tmp_path: Path
+    plan: Run, run: Run, workload_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
     """A variant that kept the workload's name goes by its file's."""
     weekend = tmp_path / "weekend.yaml"
@@ -114,6 +114,10 @@ def test_scenarios_have_names_of_their_own_and_the_slowest_is_the_headline(
     headline = done.out[done.out.index("Predicted") :]
     assert "in weekend, the slowest scenario" in headline
     assert f"{units.format_time(slowest['time_s'])}/iter" in headline.splitlines()[0]
+    priced = ("estimate", workload_file, tmp_path / "run" / "plan.json", "--system", system_file)
+    again = run(*priced, "--scenario", weekend, "--scenario", weekend, "--json")
+    names = [s["name"] for s in json.loads(again.out)["scenarios"]]
+    assert names == ["small", "weekend (1)", "weekend (2)"]
 
 
 @pytest.mark.parametrize(
