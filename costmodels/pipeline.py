@@ -283,6 +283,21 @@ class CostPipeline(WorkModel):
             entering += [p.source for p in found if p.name == "device.hbm_bandwidth"]
         return max(entering, key=list(Source).index)
 
+    def _pipeline_remark(self) -> str | None:
+        """What a pipeline rests on that no release of TorchRec has; None for the others."""
+        waiting = self._stages.exchanges.next_batch_ratio
+        remarks = {
+            Pipeline.LOOKAHEAD: "is BagPipe's and has no counterpart in TorchRec; hits of its "
+            "caches follow from each table's law, as if batches were drawn independently",
+            Pipeline.PRIORITIZED: "is TorchRec's TrainPipelinePEC, which is in no release yet and "
+            f"was not measured: {waiting:.2g} of the vectors of row-wise tables wait for the batch "
+            "before (mean over all tables of next_batch_ratio, or else their laws; pooled ones 1), "
+            "the others and their gradients travel beside compute; tables of other types gain "
+            "nothing",
+        }
+        found = remarks.get(self.workload.pipeline)
+        return found and f"pipeline {self.workload.pipeline} {found}"
+
     def _warnings(
         self, plan: Plan, work: FloatArray, program: Program, time_s: float
     ) -> tuple[str, ...]:
@@ -296,22 +311,13 @@ class CostPipeline(WorkModel):
             *self.models.collective.remarks(topology),
             unrated_remark(workload, topology.device, is_calibrated=is_calibrated),
             uneven_remark(workload, topology, self._dense),
+            self._pipeline_remark(),
             self.hot_row_remark(plan, work),
             unused_remark(topology) if is_calibrated else None,
             *(layer.remark for layer in workload.dense.layers if not is_cpu),
             shares_remark(workload, topology) if workload.batch_share_ratio else None,
         ]
-        waiting = self._stages.exchanges.next_batch_ratio
         remarks = {
-            "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
-            "caches follow from each table's law, as if batches were drawn independently": (
-                workload.pipeline is Pipeline.LOOKAHEAD
-            ),
-            "pipeline prioritized is TorchRec's TrainPipelinePEC, which is in no release yet and "
-            f"was not measured: {waiting:.2g} of the vectors of row-wise tables wait for the batch "
-            "before (mean over all tables of next_batch_ratio, or else their laws; pooled ones 1), "
-            "the others and their gradients travel beside compute; tables of other types gain "
-            "nothing": workload.pipeline is Pipeline.PRIORITIZED,
             "unpooled tables on CPU cores: FBGEMM's backward pass of them takes many times as "
             "long as that of pooled ones, which only a calibrated system knows; run 'shardplan "
             "calibrate'": is_cpu and not is_calibrated and is_unpooled,
