@@ -37,6 +37,8 @@ class CostPipeline(WorkModel):
         floor: the least that plans with given phases take.
     """
 
+    _last_work: tuple[Plan, FloatArray] | None = None
+
     def __init__(
         self, workload: Workload, topology: Topology, models: CostModels | None = None
     ) -> None:
@@ -131,7 +133,7 @@ class CostPipeline(WorkModel):
 
     def memory(self, plan: Plan) -> MemoryLedger:
         """The memory of a plan on every rank and host."""
-        return memory.ledger(self.plan_work(plan), self.workload, self.topology)
+        return memory.ledger(self._kept_work(plan), self.workload, self.topology)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -161,7 +163,7 @@ class CostPipeline(WorkModel):
 
     def simulate(self, plan: Plan) -> tuple[Program, timing.Simulation]:
         """Run the steps of one plan, and record what each step waited for."""
-        program = self._program(self.plan_work(plan))
+        program = self._program(self._kept_work(plan))
         return program, timing.traced(program, self.topology.world_size)
 
     def estimate(self, plan: Plan) -> IterationEstimate:
@@ -171,9 +173,8 @@ class CostPipeline(WorkModel):
             InvalidValueError: the plan is not one of this workload on this many ranks.
         """
         check_plan(plan, self.workload, self.topology.world_size)
-        work = self.plan_work(plan)
-        program = self._program(work)
-        simulation = timing.traced(program, self.topology.world_size)
+        work = self._kept_work(plan)
+        program, simulation = self.simulate(plan)
         time_s = simulation.iteration_time_s
         low, high = self._interval(plan, work)
         ranks = timing.rank_estimates(program, simulation)
@@ -202,7 +203,7 @@ class CostPipeline(WorkModel):
         Plans on one system share the errors of its rates and of the models. So the random factors
         are the same for every plan, and the samples of two plans can be compared pairwise.
         """
-        return self._sampled_times(self.plan_work(plan))
+        return self._sampled_times(self._kept_work(plan))
 
     @cached_property
     def _sustained_ratio(self) -> float:
@@ -211,7 +212,7 @@ class CostPipeline(WorkModel):
 
     def least_certain_kind(self, plan: Plan) -> str:
         """The kind of time (of ``FITTED_KINDS``) whose error alone moves the time most."""
-        work = self.plan_work(plan)
+        work = self._kept_work(plan)
         widths = {kind: np.ptp(self._sampled_times(work, only=kind)) for kind in FITTED_KINDS}
         return max(widths, key=widths.__getitem__)
 
@@ -265,6 +266,13 @@ class CostPipeline(WorkModel):
         return uncertainty.faster_probability(self.sampled_times(plan), self.sampled_times(other))
 
     # -- private --------------------------------------------------------------------------------
+
+    def _kept_work(self, plan: Plan) -> FloatArray:
+        """Work of a plan; that of the last plan is kept. Callers must not change it."""
+        last = self._last_work
+        if last is None or last[0] is not plan:
+            last = self._last_work = plan, self.plan_work(plan)
+        return last[1]
 
     def _program(self, work: FloatArray, scale: Scale = UNSCALED) -> Program:
         return self._pipeline.program(self._stages.times(work, scale))
