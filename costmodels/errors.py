@@ -6,7 +6,6 @@ CostModelError
 └── UnknownNameError     a model or distribution asked for by a name that no file has
 """
 
-from collections.abc import Mapping
 from typing import NoReturn
 
 
@@ -39,9 +38,3 @@ def require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a
     """Raise :class:`InvalidValueError` with ``message`` unless ``condition`` holds."""
     if not condition:
         refuse(message)
-
-
-def refuse_any(faults: Mapping[str, object]) -> None:
-    """Raise :class:`InvalidValueError` with the first message whose fault is there."""
-    for message, is_there in faults.items():
-        require(not is_there, message)

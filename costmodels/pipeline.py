@@ -37,6 +37,8 @@ class CostPipeline(WorkModel):
         floor: the least that plans with given phases take.
     """
 
+    _last_work: tuple[Plan, FloatArray] | None = None
+
     def __init__(
         self, workload: Workload, topology: Topology, models: CostModels | None = None
     ) -> None:
@@ -131,7 +133,7 @@ class CostPipeline(WorkModel):
 
     def memory(self, plan: Plan) -> MemoryLedger:
         """The memory of a plan on every rank and host."""
-        return memory.ledger(self.plan_work(plan), self.workload, self.topology)
+        return memory.ledger(self._kept_work(plan), self.workload, self.topology)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -161,7 +163,7 @@ class CostPipeline(WorkModel):
 
     def simulate(self, plan: Plan) -> tuple[Program, timing.Simulation]:
         """Run the steps of one plan, and record what each step waited for."""
-        program = self._program(self.plan_work(plan))
+        program = self._program(self._kept_work(plan))
         return program, timing.traced(program, self.topology.world_size)
 
     def estimate(self, plan: Plan) -> IterationEstimate:
@@ -171,9 +173,8 @@ class CostPipeline(WorkModel):
             InvalidValueError: the plan is not one of this workload on this many ranks.
         """
         check_plan(plan, self.workload, self.topology.world_size)
-        work = self.plan_work(plan)
-        program = self._program(work)
-        simulation = timing.traced(program, self.topology.world_size)
+        work = self._kept_work(plan)
+        program, simulation = self.simulate(plan)
         time_s = simulation.iteration_time_s
         low, high = self._interval(plan, work)
         ranks = timing.rank_estimates(program, simulation)
@@ -202,7 +203,7 @@ class CostPipeline(WorkModel):
         Plans on one system share the errors of its rates and of the models. So the random factors
         are the same for every plan, and the samples of two plans can be compared pairwise.
         """
-        return self._sampled_times(self.plan_work(plan))
+        return self._sampled_times(self._kept_work(plan))
 
     @cached_property
     def _sustained_ratio(self) -> float:
@@ -211,7 +212,7 @@ class CostPipeline(WorkModel):
 
     def least_certain_kind(self, plan: Plan) -> str:
         """The kind of time (of ``FITTED_KINDS``) whose error alone moves the time most."""
-        work = self.plan_work(plan)
+        work = self._kept_work(plan)
         widths = {kind: np.ptp(self._sampled_times(work, only=kind)) for kind in FITTED_KINDS}
         return max(widths, key=widths.__getitem__)
 
@@ -266,6 +267,13 @@ class CostPipeline(WorkModel):
 
     # -- private --------------------------------------------------------------------------------
 
+    def _kept_work(self, plan: Plan) -> FloatArray:
+        """Work of a plan; that of the last plan is kept. Callers must not change it."""
+        last = self._last_work
+        if last is None or last[0] is not plan:
+            last = self._last_work = plan, self.plan_work(plan)
+        return last[1]
+
     def _program(self, work: FloatArray, scale: Scale = UNSCALED) -> Program:
         return self._pipeline.program(self._stages.times(work, scale))
 
@@ -283,6 +291,21 @@ class CostPipeline(WorkModel):
             entering += [p.source for p in found if p.name == "device.hbm_bandwidth"]
         return max(entering, key=list(Source).index)
 
+    def _pipeline_remark(self) -> str | None:
+        """What a pipeline rests on that no release of TorchRec has; None for the others."""
+        waiting = self._stages.exchanges.next_batch_ratio
+        remarks = {
+            Pipeline.LOOKAHEAD: "is BagPipe's and has no counterpart in TorchRec; hits of its "
+            "caches follow from each table's law, as if batches were drawn independently",
+            Pipeline.PRIORITIZED: "is TorchRec's TrainPipelinePEC, which is in no release yet and "
+            f"was not measured: {waiting:.2g} of the vectors of row-wise tables wait for the batch "
+            "before (mean over all tables of next_batch_ratio, or else their laws; pooled ones 1), "
+            "the others and their gradients travel beside compute; tables of other types gain "
+            "nothing",
+        }
+        found = remarks.get(self.workload.pipeline)
+        return found and f"pipeline {self.workload.pipeline} {found}"
+
     def _warnings(
         self, plan: Plan, work: FloatArray, program: Program, time_s: float
     ) -> tuple[str, ...]:
@@ -296,22 +319,13 @@ class CostPipeline(WorkModel):
             *self.models.collective.remarks(topology),
             unrated_remark(workload, topology.device, is_calibrated=is_calibrated),
             uneven_remark(workload, topology, self._dense),
+            self._pipeline_remark(),
             self.hot_row_remark(plan, work),
             unused_remark(topology) if is_calibrated else None,
             *(layer.remark for layer in workload.dense.layers if not is_cpu),
             shares_remark(workload, topology) if workload.batch_share_ratio else None,
         ]
-        waiting = self._stages.exchanges.next_batch_ratio
         remarks = {
-            "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
-            "caches follow from each table's law, as if batches were drawn independently": (
-                workload.pipeline is Pipeline.LOOKAHEAD
-            ),
-            "pipeline prioritized is TorchRec's TrainPipelinePEC, which is in no release yet and "
-            f"was not measured: {waiting:.2g} of the vectors of row-wise tables wait for the batch "
-            "before (mean over all tables of next_batch_ratio, or else their laws; pooled ones 1), "
-            "the others and their gradients travel beside compute; tables of other types gain "
-            "nothing": workload.pipeline is Pipeline.PRIORITIZED,
             "unpooled tables on CPU cores: FBGEMM's backward pass of them takes many times as "
             "long as that of pooled ones, which only a calibrated system knows; run 'shardplan "
             "calibrate'": is_cpu and not is_calibrated and is_unpooled,

@@ -230,7 +230,7 @@ def faster_probability(ours_s: FloatArray, theirs_s: FloatArray) -> float:
         theirs_s: the other plan's under the same draws.
     """
     apart = np.log(theirs_s / ours_s) / (math.sqrt(2.0) * PLAN_SIGMA)
-    return float(np.mean([*map(NormalDist().cdf, apart.tolist())]))
+    return float(np.mean([NormalDist().cdf(a) for a in apart.tolist()]))
 
 
 @lru_cache(maxsize=64)

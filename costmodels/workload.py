@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self
 
 from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
-from costmodels.errors import refuse, refuse_any, require
+from costmodels.errors import refuse, require
 from costmodels.fields import Amount, Positive, Range, settle
 from costmodels.layers.dense_part import NO_DENSE_PART
 from costmodels.layers.dense_part import DenseArch as DenseArch
@@ -21,8 +21,6 @@ from costmodels.training.communication import Communication
 from costmodels.training.optimizers import DenseOptimizer as DenseOptimizer
 from costmodels.training.optimizers import Optimizer as Optimizer
 from costmodels.training.optimizers import RowUpdate
-
-_FP4: Final = "fp4 is a type of products of the dense part only; choose another type"
 
 
 class Pooling(StrEnum):
@@ -172,22 +170,26 @@ class Table:
 
     def __post_init__(self) -> None:
         """Check shape and features."""
-        where = f"table {self.name!r}"
+        where, shared = f"table {self.name!r}", self.next_batch_ratio
         settle(self, f"{where}: ")
-        pooling, rows = self.pooling, self.distribution.num_embeddings
-        is_pooled = pooling is not Pooling.NONE
-        faults: dict[str, object] = {
-            "a table needs a name": not self.name,
-            f"{where}: dtype {_FP4}": self.dtype is DataType.FP4,
-            f"{where} needs at least one feature": not self.features,
-            f"{where}: next_batch_ratio needs pooling none, got {pooling}; TorchRec sends no "
-            "pooled vectors early": is_pooled and self.next_batch_ratio is not None,
-            f"{where}: deduplicate_indices needs pooling none, got {pooling}; TorchRec has it "
-            "for unpooled tables only": is_pooled and self.deduplicates_indices,
-            f"{where} has {self.num_embeddings} rows but its index distribution {rows}": rows
-            != self.num_embeddings,
-        }
-        refuse_any(faults)
+        require(bool(self.name), "a table needs a name")
+        _check_stored(f"{where}: dtype", self.dtype)
+        require(len(self.features) >= 1, f"table {self.name!r} needs at least one feature")
+        require(
+            shared is None or self.pooling is Pooling.NONE,
+            f"{where}: next_batch_ratio needs pooling none, got {self.pooling}; TorchRec sends no "
+            "pooled vectors early",
+        )
+        require(
+            not self.deduplicates_indices or self.pooling is Pooling.NONE,
+            f"table {self.name!r}: deduplicate_indices needs pooling none, got {self.pooling}; "
+            "TorchRec has it for unpooled tables only",
+        )
+        require(
+            self.distribution.num_embeddings == self.num_embeddings,
+            f"table {self.name!r} has {self.num_embeddings} rows but its index distribution "
+            f"{self.distribution.num_embeddings}",
+        )
 
     @property
     def codecs(self) -> Communication:
@@ -292,46 +294,45 @@ class Workload:
             f"batch_share_ratio must be one share for each rank, or 'proportional', got {shares!r}",
         )
         settle(self)
-        refuse_any({f"output_dtype {_FP4}": self.output_dtype is DataType.FP4})
-        refuse_any({f"gradient_dtype {_FP4}": self.gradient_dtype is DataType.FP4})
+        _check_stored("output_dtype", self.output_dtype)
+        _check_stored("gradient_dtype", self.gradient_dtype)
         _check_batch(self)
-        dense, count, split = self.dense, self.gradient_accumulation, self.tensor_parallel
-        batch, traced = self.batch_size_per_rank, dense.operators
-        traced_batch = batch if traced is None else traced.batch_size_per_rank
-        is_hugectr = self.pipeline is Pipeline.HUGECTR
-        is_sharded = self.dense_parallelism is DenseParallelism.FSDP
-        is_old = self.host_profile is HostProfile.EAGER_2021
-        is_ahead = self.lookahead_batches and self.pipeline is not Pipeline.LOOKAHEAD
-        hugectr = "contradicts pipeline hugectr, which"
+        require(
+            len(self.tables) >= 1 or self.dense.is_given,
+            "a workload needs at least one table or a dense part",
+        )
+        traced = self.dense.operators
+        require(
+            traced is None or traced.batch_size_per_rank == self.batch_size_per_rank,
+            f"the operators of the dense part are for {traced and traced.batch_size_per_rank} "
+            f"samples per rank, the batch is {self.batch_size_per_rank}; write them for this "
+            "batch, or describe the dense part by layers, which suit every batch",
+        )
         names = Counter(table.name for table in self.tables)
-        faults: dict[str, object] = {
-            "a workload needs at least one table or a dense part": not (
-                self.tables or dense.is_given
-            ),
-            f"the operators of the dense part are for {traced_batch} samples per rank, the batch "
-            f"is {batch}; write them for this batch, or describe the dense part by layers, which "
-            "suit every batch": traced_batch != batch,
-            **{f"table name {name!r} appears twice": n > 1 for name, n in names.items()},
-            f"index_bytes must be 4 or 8, got {self.index_bytes}": self.index_bytes not in (4, 8),
-            "cuda_graph true contradicts host_profile eager_2021; remove one of them": (
-                self.cuda_graph and is_old
-            ),
+        for name, count in names.items():
+            require(count == 1, f"table name {name!r} appears twice")
+        require(self.index_bytes in (4, 8), f"index_bytes must be 4 or 8, got {self.index_bytes}")
+        require(
+            not self.cuda_graph or self.host_profile is not HostProfile.EAGER_2021,
+            "cuda_graph true contradicts host_profile eager_2021; remove one of them",
+        )
+        count, split = self.gradient_accumulation, self.tensor_parallel
+        require(
+            count == 1 or not self.tables,
             f"gradient_accumulation {count} needs a model without tables: tables are updated by "
-            "every batch; remove it": count > 1 and self.tables,
-            f"dense.compiled {hugectr} has kernels of its own; remove it": (
-                is_hugectr and dense.compiled
-            ),
-            f"dense_parallelism fsdp {hugectr} keeps the dense part whole; change one of them": (
-                is_hugectr and is_sharded
-            ),
-            f"gradient_accumulation {count} {hugectr} updates with every batch; remove it, or "
-            "choose pipeline none": is_hugectr and count > 1,
-            f"tensor_parallel {split} needs a model without tables whose dense part is given by "
-            "layers; remove it": split > 1 and (self.tables or not dense.layers),
+            "every batch; remove it",
+        )
+        _check_hugectr(self)
+        require(
+            split == 1 or (bool(self.dense.layers) and not self.tables),
+            f"tensor_parallel {split} needs a model without tables whose dense part "
+            "is given by layers; remove it",
+        )
+        require(
+            not self.lookahead_batches or self.pipeline is Pipeline.LOOKAHEAD,
             f"lookahead {self.lookahead_batches} needs pipeline lookahead, got {self.pipeline}; "
-            "change one of them": is_ahead,
-        }
-        refuse_any(faults)
+            "change one of them",
+        )
 
     def table(self, name: str) -> Table:
         """The table of that name.
@@ -404,6 +405,13 @@ class Workload:
         return sum(t.weight_bytes for t in self.tables)
 
 
+def _check_stored(name: str, dtype: DataType) -> None:
+    require(
+        dtype is not DataType.FP4,
+        f"{name} fp4 is a type of products of the dense part only; choose another type",
+    )
+
+
 _ROUNDING: Final = 1e-6
 """Samples by which a decimal fraction, such as 0.333333333 on three ranks, may miss a whole one."""
 
@@ -423,3 +431,16 @@ def _check_batch(workload: Workload) -> None:
     )
     if given == round(given):
         object.__setattr__(workload, "batch_size_per_rank", round(given))
+
+
+def _check_hugectr(workload: Workload) -> None:
+    is_sharded = workload.dense_parallelism is DenseParallelism.FSDP
+    count, is_hugectr = workload.gradient_accumulation, workload.pipeline is Pipeline.HUGECTR
+    every = "updates with every batch; remove it, or choose pipeline none"
+    for what, is_set, why in (
+        ("dense.compiled", workload.dense.compiled, "has kernels of its own; remove it"),
+        ("dense_parallelism fsdp", is_sharded, "keeps the dense part whole; change one of them"),
+        (f"gradient_accumulation {count}", count > 1, every),
+    ):
+        refused = f"{what} contradicts pipeline hugectr, which {why}"
+        require(not (is_set and is_hugectr), refused)

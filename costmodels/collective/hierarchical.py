@@ -39,6 +39,7 @@ class Hierarchical(Wrapping):
 
     buffer_s = asking("buffer_s")
     confidence = asking("confidence")
+    plan_spread_ratio = asking("plan_spread_ratio")
     remarks = asking("remarks")
 
     @property

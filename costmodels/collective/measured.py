@@ -113,13 +113,14 @@ class Measured(LinkModel):
         world, domain, local = topology.world_size, topology.domain_size, topology.local_world_size
         crossed = ["host", *["domain"] * (min(domain, world) > local)]
         crossed += ["network"] * (world > domain and now.network.fabric == then.network.fabric)
-        told = [
-            f"links.{level}.{key} is {text} instead of {before[key]}"
-            for level in crossed
-            for before in [_shown(getattr(then, level))]
-            for key, text in _shown(getattr(now, level)).items()
-            if text != before[key]
-        ]
+        told = []
+        for level in crossed:
+            before, after = _shown(getattr(then, level)), _shown(getattr(now, level))
+            told += [
+                f"links.{level}.{key} is {after[key]} instead of {before[key]}"
+                for key in after
+                if after[key] != before[key]
+            ]
         if not told:
             return ()
         return (

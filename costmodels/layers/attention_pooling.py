@@ -1,10 +1,14 @@
 """``attention_pooling``: a history is summed with weights that say how well it fits a target."""
 
+from dataclasses import dataclass
+from typing import final
+
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
+from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPooling(AbstractLayer):
     """Pools a history of positions by attention to a target vector.
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import ClassVar, Self, TypeVar, dataclass_transform
+from typing import ClassVar, Self
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
@@ -73,15 +73,6 @@ class Built:
     before: Operators = ()
     after: Operators = ()
     flow: Flow = field(default_factory=lambda: Flow(batch_size=1))
-
-
-_Kind = TypeVar("_Kind")
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def layer_kind(kind: type[_Kind]) -> type[_Kind]:
-    """Make a kind of layer of a class whose fields are the keys of an entry: a frozen dataclass."""
-    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,13 +147,6 @@ class AbstractLayer(ABC):
                 bool(given) and all(least <= size <= most for size in given),
                 f"{key} must be {least}..1e{len(str(most)) - 1}, got {value}",
             )
-
-        for rule, holds in self.rules().items():
-            self.need(holds, rule)
-
-    def rules(self) -> dict[str, bool]:
-        """What must hold for keys that are in range, with whether it does."""
-        return {}
 
     def need(self, condition: bool, rule: str) -> None:  # noqa: FBT001 - reads as a sentence
         """Refuse the entry unless a condition holds; the message names the layer and the rule."""

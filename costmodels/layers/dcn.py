@@ -1,10 +1,14 @@
 """``dcn``: a low-rank cross network."""
 
+from dataclasses import dataclass
+from typing import final
+
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
+from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dcn(AbstractLayer):
     """Cross layers x0 * (U (V x) + b) + x, where x0 is what reaches the first of them.
 

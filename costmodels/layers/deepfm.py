@@ -1,10 +1,14 @@
 """``deepfm``: a linear term, all pairs of looked-up vectors, and an MLP."""
 
+from dataclasses import dataclass
+from typing import final
+
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
+from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeepFm(AbstractLayer):
     """The sum of a linear term, the products of all pairs of looked-up vectors, and an MLP.
 

@@ -1,12 +1,14 @@
 """``dlrm``: the bottom MLP, the interaction and the top MLP of a DLRM as one layer."""
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, final
 
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross, layer_kind
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dlrm(AbstractLayer):
     """TorchRec's DLRM, whose bottom MLP runs while vectors are looked up.
 

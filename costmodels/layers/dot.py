@@ -1,10 +1,14 @@
 """``dot``: the pairwise interaction of a DLRM."""
 
+from dataclasses import dataclass
+from typing import final
+
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
+from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dot(AbstractLayer):
     """Dot products of all pairs of vectors, looked-up and dense, followed by the dense vector.
 

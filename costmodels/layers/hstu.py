@@ -1,11 +1,11 @@
 """``hstu``: layers of pointwise attention over a history."""
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, final
 
 from costmodels.layers import parts
-from costmodels.layers.base import Built, Flow, Operators, layer_kind
+from costmodels.layers.base import Built, Flow, Operators
 from costmodels.operators import Operator, OperatorKind
 
 
@@ -16,7 +16,8 @@ class Kernel(StrEnum):
     TRITON = "triton"
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hstu(parts.AbstractSequenceLayer):
     """Layers of pointwise attention over a history of n positions x.
 
@@ -73,15 +74,20 @@ class Hstu(parts.AbstractSequenceLayer):
         "samples_per_history": "lengths",
     }
 
-    def rules(self) -> dict[str, bool]:
-        """Heads have whole widths, and histories have positions."""
-        has_widths, least = self.qk_width > 0 < self.value_width, min(self.lengths or (self.seq,))
-        return parts.AbstractSequenceLayer.rules(self) | {
-            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or give "
-            "qk_width and value_width": has_widths or self.hidden % self.heads == 0,
-            f"contextual must be 0..{least - 1}, fewer than the positions of each history, got "
-            f"{self.contextual}": 0 <= self.contextual < least,
-        }
+    def __post_init__(self) -> None:
+        """Refuse sizes that are out of range, and keys that do not fit together."""
+        parts.AbstractSequenceLayer.__post_init__(self)
+        self.need(
+            (self.qk_width > 0 and self.value_width > 0) or self.hidden % self.heads == 0,
+            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
+            "give qk_width and value_width",
+        )
+        least = min(self.lengths or (self.seq,))
+        self.need(
+            0 <= self.contextual < least,
+            f"contextual must be 0..{least - 1}, fewer than the positions of each "
+            f"history, got {self.contextual}",
+        )
 
     @property
     def remark(self) -> str:

@@ -1,10 +1,14 @@
 """``mlp``: linear layers, each followed by an activation."""
 
+from dataclasses import dataclass
+from typing import final
+
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
+from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp(AbstractLayer):
     """Linear layers with bias, each followed by an activation.
 

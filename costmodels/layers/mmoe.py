@@ -1,13 +1,15 @@
 """``mmoe``: experts whose results each task mixes by a gate of its own."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import final
 
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mmoe(AbstractLayer):
     """A multi-gate mixture of experts. Reference: Ma et al. 2018 (KDD), equations 5 to 7.
 

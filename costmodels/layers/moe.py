@@ -1,11 +1,15 @@
 """``moe``: a mixture of experts, of which each position uses a few."""
 
+from dataclasses import dataclass
+from typing import final
+
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moe(AbstractLayer):
     """A mixture of experts: a gate sends each position to a few of several small networks.
 
@@ -22,10 +26,13 @@ class Moe(AbstractLayer):
     top: int
     ffn: int
 
-    def rules(self) -> dict[str, bool]:
-        """Positions go to some of the experts."""
-        rule = f"top must be at most experts, got {self.top} of {self.experts}"
-        return {rule: self.top <= self.experts}
+    def __post_init__(self) -> None:
+        """Refuse sizes that are out of range."""
+        AbstractLayer.__post_init__(self)
+        self.need(
+            self.top <= self.experts,
+            f"top must be at most experts, got {self.top} of {self.experts}",
+        )
 
     def build(self, flow: Flow) -> Built:
         """The gate, the choice of experts, rows to them, their two products, and rows back."""

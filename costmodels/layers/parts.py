@@ -160,10 +160,11 @@ class AbstractSequenceLayer(AbstractLayer):
     balanced: bool = False
     needs: ClassVar[dict[str, str]] = {"balanced": "lengths"}
 
-    def rules(self) -> dict[str, bool]:
-        """Lengths are in their range."""
+    def __post_init__(self) -> None:
+        """Refuse sizes and lengths that are out of range."""
+        AbstractLayer.__post_init__(self)
         wrong = [v for v in self.lengths if not 1 <= v <= self.seq]
-        return {f"lengths must be 1..seq ({self.seq}), got {wrong[:3]}": not wrong}
+        self.need(not wrong, f"lengths must be 1..seq ({self.seq}), got {wrong[:3]}")
 
     def evened(self) -> Self:
         """This layer with sequences that are handed out so that all ranks have equal work."""

@@ -16,11 +16,11 @@ other operators, attention too, use two bytes per element.
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, final
 
 from costmodels.datatypes import DataType
 from costmodels.layers import parts
-from costmodels.layers.base import Built, Flow, Operators, layer_kind
+from costmodels.layers.base import Built, Flow, Operators
 from costmodels.layers.parts import CAST_BYTES, Shape
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
@@ -272,7 +272,8 @@ class Checkpoint(StrEnum):
     REENTRANT = "reentrant"
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer(parts.AbstractSequenceLayer):
     """Blocks of attention and a feed-forward network, and a last norm.
 
@@ -354,19 +355,26 @@ class Transformer(parts.AbstractSequenceLayer):
     composed: bool | None = None
     checkpoint: Checkpoint = Checkpoint.NONE
 
-    def rules(self) -> dict[str, bool]:
-        """Heads have whole widths, and other keys fit together."""
-        hidden, heads, kv_heads = self.hidden, self.heads, self.kv_heads
-        predicted = f"predicted must be 0..seq positions, got {self.predicted} of {self.seq}"
-        return parts.AbstractSequenceLayer.rules(self) | {
-            f"hidden must be a multiple of heads, got {hidden} and {heads}": hidden % heads == 0,
-            f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}": (
-                heads % (kv_heads or 1) == 0
-            ),
-            predicted: self.predicted <= self.seq,
-            "masked needs fused_attention: false; the mask of a fused kernel is not priced "
-            "(lengths leave padding out)": not (self.masked and self.fused_attention),
-        }
+    def __post_init__(self) -> None:
+        """Refuse sizes that are out of range, and keys that do not fit together."""
+        parts.AbstractSequenceLayer.__post_init__(self)
+        self.need(
+            self.hidden % self.heads == 0,
+            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}",
+        )
+        self.need(
+            self.heads % (self.kv_heads or 1) == 0,
+            f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}",
+        )
+        self.need(
+            self.predicted <= self.seq,
+            f"predicted must be 0..seq positions, got {self.predicted} of {self.seq}",
+        )
+        self.need(
+            not (self.masked and self.fused_attention),
+            "masked needs fused_attention: false; the mask of a fused kernel is not "
+            "priced (lengths leave padding out)",
+        )
 
     def _is_composed(self, dtype: DataType) -> bool:
         """Whether activations and norms run as single kernels of PyTorch (``composed``)."""

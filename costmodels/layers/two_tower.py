@@ -1,12 +1,16 @@
 """``two_tower``: one MLP for users, one for items, and the scores of all pairs of a batch."""
 
+from dataclasses import dataclass
+from typing import final
+
 from costmodels.datatypes import DataType
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
 
-@layer_kind
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TwoTower(AbstractLayer):
     """Two MLPs, the products of all pairs of a user and an item of the batch, and a softmax loss.
 

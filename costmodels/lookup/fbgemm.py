@@ -155,20 +155,27 @@ class Fbgemm(AbstractLookupModel):
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Device memory, multiprocessors, host link and cache search, one after the other."""
         device, c = topology.device, _constants(topology)
-        _, streamed, rows, busy, linked, *_, found = np.moveaxis(work, -1, 0)
-        memory_s = (streamed + rows) / device.hbm_bandwidth_bytes_per_s
-        busy = busy + found * c.l2_bandwidth_bytes_per_s * c.cache_index_s
-        link_s = linked / topology.host.device_link_bandwidth_bytes_per_s
-        return np.asarray(memory_s + busy / device.l2_bandwidth_bytes_per_s + link_s)
+        dram = work[..., LookupWork.STREAM_DRAM] + work[..., LookupWork.FORWARD_ROWS_DRAM]
+        found = work[..., LookupWork.CACHE_INDICES] * c.l2_bandwidth_bytes_per_s
+        return np.asarray(
+            dram / device.hbm_bandwidth_bytes_per_s
+            + (work[..., LookupWork.FORWARD_ROWS_L2] + found * c.cache_index_s)
+            / device.l2_bandwidth_bytes_per_s
+            + work[..., LookupWork.FORWARD_HOST_LINK]
+            / topology.host.device_link_bandwidth_bytes_per_s
+        )
 
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Sort, segments, device memory and host link, one after the other."""
         device, c = topology.device, _constants(topology)
-        indices, *_, segments, rows, linked, _ = np.moveaxis(work, -1, 0)
-        busy = indices * c.sorted_index_s * c.l2_bandwidth_bytes_per_s + segments
-        link_s = linked / topology.host.device_link_bandwidth_bytes_per_s
-        memory_s = rows / device.hbm_bandwidth_bytes_per_s
-        return np.asarray(busy / device.l2_bandwidth_bytes_per_s + memory_s + link_s)
+        sorted_ = work[..., LookupWork.INDICES] * c.sorted_index_s * c.l2_bandwidth_bytes_per_s
+        return np.asarray(
+            (sorted_ + work[..., LookupWork.BACKWARD_GRADIENTS_L2])
+            / device.l2_bandwidth_bytes_per_s
+            + work[..., LookupWork.BACKWARD_ROWS_DRAM] / device.hbm_bandwidth_bytes_per_s
+            + work[..., LookupWork.BACKWARD_HOST_LINK]
+            / topology.host.device_link_bandwidth_bytes_per_s
+        )
 
     def sigma_ratio(self, topology: Topology) -> float:
         """What the law misses of pooled calls in device memory, on the card of the system."""

@@ -132,22 +132,26 @@ class Roofline(AbstractLookupModel):
         The host link and the search for indices in a cache are not overlapped with the rest.
         """
         device = topology.device
-        _, streamed, rows, cached, linked, *_, searched = np.moveaxis(work, -1, 0)
-        dram_s = (streamed + rows) / device.hbm_bandwidth_bytes_per_s
-        cached_s = cached / device.l2_bandwidth_bytes_per_s
+        dram = work[..., LookupWork.STREAM_DRAM] + work[..., LookupWork.FORWARD_ROWS_DRAM]
+        dram_s = dram / device.hbm_bandwidth_bytes_per_s
+        cached_s = work[..., LookupWork.FORWARD_ROWS_L2] / device.l2_bandwidth_bytes_per_s
         both_s = np.sqrt(np.hypot(dram_s * dram_s, cached_s * cached_s))
-        link_s = linked / topology.host.device_link_bandwidth_bytes_per_s
-        return np.asarray(both_s + link_s + _CACHE_PASSES * searched / device.sort_rate_per_s)
+        link = work[..., LookupWork.FORWARD_HOST_LINK]
+        link_s = link / topology.host.device_link_bandwidth_bytes_per_s
+        passes_s = _CACHE_PASSES * work[..., LookupWork.CACHE_INDICES] / device.sort_rate_per_s
+        return np.asarray(both_s + link_s + passes_s)
 
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Sort, reads of gradients, row updates and the host link, one after the other."""
         device = topology.device
-        indices, *_, gradients, rows, linked, searched = np.moveaxis(work, -1, 0)
-        sort_s = indices / device.sort_rate_per_s
-        sort_s = sort_s + _CACHE_UPDATE_PASSES * searched / device.sort_rate_per_s
-        read_s = gradients / device.l2_bandwidth_bytes_per_s
-        link_s = linked / topology.host.device_link_bandwidth_bytes_per_s
-        return np.asarray(sort_s + read_s + rows / device.hbm_bandwidth_bytes_per_s + link_s)
+        return np.asarray(
+            work[..., LookupWork.INDICES] / device.sort_rate_per_s
+            + _CACHE_UPDATE_PASSES * work[..., LookupWork.CACHE_INDICES] / device.sort_rate_per_s
+            + work[..., LookupWork.BACKWARD_GRADIENTS_L2] / device.l2_bandwidth_bytes_per_s
+            + work[..., LookupWork.BACKWARD_ROWS_DRAM] / device.hbm_bandwidth_bytes_per_s
+            + work[..., LookupWork.BACKWARD_HOST_LINK]
+            / topology.host.device_link_bandwidth_bytes_per_s
+        )
 
     def prefers_device(self, topology: Topology) -> bool:
         """Whether device memory is faster than the host link, for reads and for updates of rows.

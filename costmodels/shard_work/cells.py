@@ -21,8 +21,6 @@ _Block = tuple[int, int, float, float]
 ``batch_ratio`` of :class:`Cells`."""
 _Shape = tuple[int, ...]
 """How many neighbouring row blocks each of the different blocks stands for."""
-_COLUMNS: Final = ("row_offset", "num_rows", "access_ratio", "batch_ratio", "num_cols")
-"""Columns of :class:`Cells`: those of a block, and the width of a piece."""
 _OF_LAW: Final = -1.0
 """In the place of a share of accesses that the law of the table says."""
 
@@ -108,25 +106,30 @@ class OptionCells:
         """
         layouts = [self._layout(option) for option in options]
         parts = [(*block, width) for x in layouts for width in x.widths for block in x.blocks]
-        columns = np.array(parts, dtype=float).reshape(-1, len(_COLUMNS)).T
-        of = np.repeat(np.arange(len(options)), [len(x.blocks) * len(x.widths) for x in layouts])
-        return self._made(options, [o.sharding_type for o in options], of, columns), layouts
+        offset, rows, share, batch, width = np.array(parts, dtype=float).reshape(-1, 5).T
+        counts = [len(x.blocks) * len(x.widths) for x in layouts]
+        cells = self._made(
+            options,
+            [option.sharding_type for option in options],
+            np.repeat(np.arange(len(options)), counts),
+            row_offset=offset.astype(np.int64),
+            num_rows=rows.astype(np.int64),
+            num_cols=width.astype(np.int64),
+            access_ratio=share,
+            batch_ratio=batch,
+        )
+        return cells, layouts
 
     def _made(
-        self, cuts: Sequence[TableTerms], types: list[ShardingType], of: IntArray, columns: Any
+        self, cuts: Sequence[TableTerms], types: Sequence[ShardingType], of: IntArray, **shard: Any
     ) -> Cells:
-        """Cells of shards, each of which belongs to the option or placement ``of``.
-
-        ``columns`` are the arrays of :data:`_COLUMNS`, in this order.
-        """
+        """Cells of shards, each of which belongs to the option or placement ``of``."""
         table = np.array([self._position[cut.table] for cut in cuts], dtype=np.int64)
         family = np.array([TYPES.index(kind) for kind in types], dtype=np.int64)
         kernel = np.array([_KERNEL_CODES[cut.kernel] for cut in cuts], dtype=np.int64)
         ratio = np.array([cut.cache_load_factor_ratio or 0.0 for cut in cuts])[of]
         kinds: dict[str, Any] = {"table": table[of], "family": family[of], "kernel": kernel[of]}
-        for name, column in zip(_COLUMNS, columns, strict=True):
-            kinds[name] = column if name.endswith("ratio") else column.astype(np.int64)
-        return Cells(**kinds, cache_load_factor_ratio=ratio)
+        return Cells(**kinds, cache_load_factor_ratio=ratio, **shard)
 
     def _layout(self, option: ShardingOption) -> Layout:
         """How one option is cut."""
@@ -170,8 +173,16 @@ class OptionCells:
         ends = np.append(starts[1:], len(rank))
         some, cell = distinct(*(key[starts] for key in keys))
         chosen = starts[some]
-        made = (column[chosen] for column in (offset, rows, access, own, cols))
-        cells = self._made(placements, families, of[chosen], made)
+        cells = self._made(
+            placements,
+            families,
+            of[chosen],
+            row_offset=offset[chosen],
+            num_rows=rows[chosen],
+            num_cols=cols[chosen],
+            access_ratio=access[chosen],
+            batch_ratio=own[chosen],
+        )
         return Runs(
             cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
         )

@@ -25,7 +25,7 @@ class Random(AbstractProposals):
             yield random_assignment(space, rng)
 
 
-def random_assignment(space: SearchSpace, rng: np.random.Generator) -> Assignment:
+def random_assignment(space: SearchSpace, rng: "np.random.Generator") -> Assignment:
     """One plan: for each table one of its options, and then places for its pieces.
 
     All options of a table are equally likely, and so are its allowed ranks (or hosts). Pieces that

@@ -15,6 +15,7 @@ from costmodels.dense.base import dense_layers, dense_parameters
 from costmodels.dense.roofline import DenseRoofline as DenseRoofline
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import RELATIVE_SIGMA, Provenance, Source
+from costmodels.layers.hstu import Hstu
 from costmodels.lookup.roofline import Roofline as LookupRoofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, NUM_COLUMNS, OUTPUT, REPLICATED
@@ -189,6 +190,19 @@ def test_a_large_batch_on_a_fast_host_has_no_warnings() -> None:
     topology = make_topology()
     workload = make_workload(*TABLES, batch_size_per_rank=65536)
     assert CostPipeline(workload, topology).estimate(plan_on(topology, 0, 1)).warnings == ()
+
+
+def test_what_a_pipeline_rests_on_is_told_before_what_the_layers_are() -> None:
+    topology, layer = make_topology(), Hstu(layers=1, hidden=64, heads=2, seq=8)
+    workload = make_workload(
+        make_table("t0", pooling=Pooling.NONE),
+        dense=DenseArch(layers=(layer,)),
+        pipeline=Pipeline.LOOKAHEAD,
+        lookahead_batches=4,
+    )
+    plan = plan_on(topology, 0, tables=workload.tables)
+    told = CostPipeline(workload, topology).estimate(plan).warnings
+    assert [w.split()[0] for w in told[:2]] == ["pipeline", "layer"]
 
 
 def test_host_costs_scale_with_the_call() -> None:

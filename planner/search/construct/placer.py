@@ -231,7 +231,7 @@ class PriceSearch:
         allowed: BoolArray,
         phases: FloatArray,
         limits: FloatArray,
-        rng: np.random.Generator,
+        rng: "np.random.Generator",
     ) -> None:
         """Work out what does not change from sample to sample."""
         self.model, self._rng = model, rng

@@ -49,7 +49,7 @@ def share_out(
     field: PartialPlan,
     places: tuple[int, int],
     spread: Spread,
-    rng: np.random.Generator,
+    rng: "np.random.Generator",
     meter: Meter,
 ) -> bool:
     """Share out the pieces of two ranks or hosts in the best way by the smooth objective.
@@ -170,7 +170,7 @@ class Turns:
         rng: draws the kind.
     """
 
-    def __init__(self, kinds: int, rng: np.random.Generator) -> None:
+    def __init__(self, kinds: int, rng: "np.random.Generator") -> None:
         """Begin with equal turns."""
         self._rng = rng
         self._gained, self._work_s = (np.full(kinds, value) for value in _AT_FIRST)
@@ -243,7 +243,7 @@ class Cycle:
         start: Assignment,
         cuts: Sequence[Cut],
         allowed: BoolArray,
-        rng: np.random.Generator,
+        rng: "np.random.Generator",
     ) -> None:
         """Take tangents at the ranks that have the longest phases at the start."""
         self.record, self.rng, self._start = record, rng, start
@@ -421,7 +421,7 @@ class Improver:
         rng: of all random choices.
     """
 
-    def __init__(self, record: Record, proofs: Proofs, rng: np.random.Generator) -> None:
+    def __init__(self, record: Record, proofs: Proofs, rng: "np.random.Generator") -> None:
         """Improve nothing yet."""
         self._space, self._record, self._rng = record.evaluate.space, record, rng
         self._bounds, self._relaxed = proofs.bounds, proofs.relaxed

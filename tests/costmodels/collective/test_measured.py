@@ -280,6 +280,11 @@ def test_two_steps_add_up_and_send_each_byte_over_the_network_once() -> None:
     assert model.fixed_s(topology, ranks=32, across_hosts=True) > 0
 
 
+def test_two_steps_are_as_certain_as_the_inner_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AlphaBeta, "plan_spread_ratio", lambda *_: 0.11)
+    assert Hierarchical(AlphaBeta()).plan_spread_ratio(cluster(4)) == 0.11
+
+
 def test_with_one_domain_there_is_one_step() -> None:
     inner = inside()
     model = Hierarchical(inner)
