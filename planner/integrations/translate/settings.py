@@ -79,7 +79,10 @@ def our_kernel(name: str) -> ComputeKernel:
     Raises:
         ValueError: it is the kernel of a key-value table, which is planned in another way.
     """
-    if name in (*ComputeKernel, *KEY_VALUE_KERNELS):
+    if name in KEY_VALUE_KERNELS:
+        message = f"{name!r} is not a valid kernel of ordinary tables, but one of key-value tables"
+        raise ValueError(message)
+    if name in tuple(ComputeKernel):
         return ComputeKernel(name)
     farther = (k for k in _FARTHEST_FIRST if str(k).removeprefix("fused_") in name)
     return next(farther, ComputeKernel.FUSED)
