@@ -86,19 +86,29 @@ class ShardplanProvider(DefaultPlannerProvider):
     Args:
         hints: what a model does not say: index distributions, dense part, pipeline.
         objective: ``iteration`` or another objective of our own cost models.
-        search: ``strategy``, ``seed`` or ``max_evaluations``, as arguments of
-            :class:`ShardPlanner`; without the last one, the budget is that of ``shardplan plan``.
+        strategy: name of the search strategy.
+        seed: seed of the search.
+        max_evaluations: budget of work of the search, in priced plans; if None, that of
+            ``shardplan plan``.
 
     After planning, ``planners[sku]`` is the planner of a system; its ``result`` has the prediction,
     the bound and the memory per rank.
     """
 
     def __init__(
-        self, *, hints: WorkloadHints = NO_HINTS, objective: str = "iteration", **search: Any
+        self,
+        *,
+        hints: WorkloadHints = NO_HINTS,
+        objective: str = "iteration",
+        strategy: str = "auto",
+        seed: int = 0,
+        max_evaluations: int | None = None,
     ) -> None:
         if objective.startswith("torchrec"):
             refuse(f"objective {objective!r} rates on TorchRec's figures: use ShardPlanner with it")
-        self._hints, self._search = hints, {"objective": objective, **search}
+        self._hints = hints
+        self._search: dict[str, Any] = {"objective": objective, "strategy": strategy, "seed": seed}
+        self._search["max_evaluations"] = max_evaluations
         self.planners: dict[str, SystemPlanner] = {}
 
     def build_topology(

@@ -81,7 +81,7 @@ def host_size(topology: torchrec_types.Topology) -> int:
 
 
 def torchrec_machine(topology: torchrec_types.Topology, base: Topology) -> TorchrecMachine:
-    """The values that TorchRec's estimators read from its topology, without memories.
+    """The values that TorchRec's estimators read from its topology, with the memories of ``base``.
 
     If the ranks do not fill whole groups, no table is cut inside a group, so that the group size
     given here has no effect.

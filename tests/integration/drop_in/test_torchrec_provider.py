@@ -272,6 +272,8 @@ def test_another_planner_and_another_pipeline_are_refused() -> None:
         built(configured(pipeline_type="fast"))
     with pytest.raises(InvalidInputError, match="use ShardPlanner"):
         ShardplanProvider(objective="torchrec")
+    with pytest.raises(TypeError, match="stratgy"):
+        quick(stratgy="auto")
 
 
 def test_pipeline_debug_and_limit_of_a_configuration_are_obeyed() -> None:
