@@ -34,13 +34,13 @@ NO_CODE = frozenset(
     | {tokenize.ENDMARKER}
 )
 MAX_CODE_LINES = {
-    "costmodels": 11_500,
+    "costmodels": 11_600,
     "planner": 1_200,
     "planner/cli": 3_600,
     "planner/drift": 250,
     "planner/explain": 250,
     "planner/fit": 300,
-    "planner/integrations": 4_900,
+    "planner/integrations": 4_950,
     "planner/io": 4_300,
     "planner/objectives": 200,
     "planner/options": 1_150,
@@ -58,7 +58,7 @@ MAX_CODE_LINES = {
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 39_400
+MAX_TOTAL_CODE_LINES = 39_550
 MAX_FILES = 279
 """Of both packages; the same holds."""
 
