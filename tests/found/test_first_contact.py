@@ -90,7 +90,7 @@ def test_a_reserve_may_be_a_share(capsys: pytest.CaptureFixture[str]) -> None:
     text = json.dumps(memory)
     assert str(int(8 * GIB)) in text  # of 80 GiB
     assert "must be above 0% and below 100%" in refused(capsys, "--reserve", "100%")
-    assert "is not a number with a unit" in refused(capsys, "--reserve", "10")
+    assert "has no unit" in refused(capsys, "--reserve", "10")
 
 
 def test_k_is_1024_samples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -188,7 +188,7 @@ BAD_FLAGS = [
     (["{day}", "--batch-sizes", "0"], "'0' is not a whole number from 1 to"),
     (["{day}", "-o", "."], "is a folder"),
     (["{day}", "-o", "{day}/s.json"], "is a file, not a folder"),
-    (["{day}", "--memory", "5"], "a number with a unit"),
+    (["{day}", "--memory", "5"], "has no unit"),
     (["{day}", "--format", "csv"], "csv"),
     (["{day}", "--table-map", "cat_9=x"], "the data has no cat_9"),
     (["{day}", "--features", "cat_9"], "the data has no cat_9"),

@@ -222,7 +222,7 @@ WRONG = [
     (("--price", "3 USD/h", "--price", "4 USD/h"), "two prices for all systems"),
     (("--batch-size", "8,16", "--global-batch-size", "64"), "exclude each other"),
     (("--global-batch-size", "9"), "not a multiple"),
-    (("--mtbf", "500"), "number with a unit"),
+    (("--mtbf", "500"), "has no unit"),
     (("--restart", "9min"), "--restart needs --mtbf"),
     (("--dask", "tcp://head:8786"), "--dask and --workers exclude each other"),
     (("--vary", "cache_sizes=[100%]"), "must be above 0% and below 100%"),
