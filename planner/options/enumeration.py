@@ -124,7 +124,7 @@ def priced(
     Args:
         pipeline: counts the work.
         options: the options of each table.
-        progress: called before each part with the number of tables done and of all tables.
+        progress: called before each part, and at the end, with the number of tables done and of all tables.
     """
     works: list[tuple[OptionWork, ...]] = []
     part: list[ShardingOption] = []
@@ -136,6 +136,8 @@ def priced(
             progress(len(works), len(options))
         found, part = iter(pipeline.options_work(part)), []
         works += [tuple(next(found) for _ in own) for own in options[len(works) : number]]
+    if progress is not None:
+        progress(len(works), len(options))
     return works
 
 
