@@ -124,7 +124,8 @@ def priced(
     Args:
         pipeline: counts the work.
         options: the options of each table.
-        progress: called before each part, and at the end, with the number of tables done and of all tables.
+        progress: called before each part, and at the end, with the number of tables done and of
+            all tables.
     """
     works: list[tuple[OptionWork, ...]] = []
     part: list[ShardingOption] = []
