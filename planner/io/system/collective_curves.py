@@ -35,7 +35,7 @@ from planner.io.schemas import Lax, collect, schemas_of, validate
 from planner.support.files import csv_text, unguarded
 
 _WORDS: Final = documents.read_words("collectives")
-_KEYS: Final = schemas_of(_WORDS, Lax, number=float)
+_KEYS: Final = schemas_of(_WORDS, Lax, number=float, collective=Collective)
 COLUMNS: Final = tuple(_WORDS["keys"]["row"])
 _TEXTS: Final = ("device", "network", "library", "harness", "role", "licence", "notes")
 """Columns that are fields of a record."""
@@ -101,8 +101,8 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
     problems: list[str] = []
     records = []
     for line, row in body:
-        cells = {k: v.strip() for k, v in zip(header, row, strict=False) if v.strip()}
-        document = documents.Document(path, {k: unguarded(v) for k, v in cells.items()}, {(): line})
+        cells = {k: unguarded(v.strip()) for k, v in zip(header, row, strict=False) if v.strip()}
+        document = documents.Document(path, cells, {(): line})
         records.append(collect(problems, document.where(()), partial(_record, document)))
     refuse_any(problems)
     if not records:
@@ -119,7 +119,7 @@ def _record(document: documents.Document) -> CurveRecord:
     row = validate(_KEYS["row"], document)
     points = [_point(text) for text in row.points_bytes_us.split()]
     curve = CollectiveCurve(
-        collective=Collective(row.collective),
+        collective=row.collective,
         ranks=row.ranks,
         domains=-(-row.ranks // row.domain_gpus),
         size_bytes=tuple(size for size, _ in points),
