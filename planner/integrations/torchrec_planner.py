@@ -137,7 +137,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             if given[name] != usual[name].default:
                 warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=2)
         self._forget()
-        self._shared = {name: given[name] for name in ("topology", "constraints")}
+        self._shared: dict[str, Any] = {"topology": chosen, "constraints": constraints}
         self._shared["batch_size"] = self._batch_size
         self._user_enumerator = enumerator
         self._base = topologies.base_system(system, chosen)

@@ -188,8 +188,8 @@ class _Chain(nn.Module):
                 self.multiplied += 2 * width * length
                 fitting = [h for h in _HEADS if width % h == 0 and width // h >= _LEAST_HEAD]
                 causal = bool(rng.random() < 0.5) if name == "attention" else None
-                of: dict[str, Any] = {"heads": int(rng.choice(fitting)), "is_causal": causal}
-                step = _Function(partial(_attended, **of))
+                heads = int(rng.choice(fitting))
+                step = _Function(partial(_attended, heads=heads, is_causal=causal))
             elif name == "cat" and 2 * width <= 768:
                 step, width = _Function(lambda x: torch.cat([x, x], dim=-1)), 2 * width
             elif name in ("add", "mul"):

@@ -41,7 +41,7 @@ class TableSource:
         parameter: its weights.
         sharder: the sharder of the module, with codecs and index dedup; None if not known.
         config: TorchRec's configuration of the table.
-        limit: its constraint; :data:`NO_LIMIT` if the user gave none.
+        limit: its constraint; ``settings.NO_LIMIT`` if the user gave none.
     """
 
     path: str
