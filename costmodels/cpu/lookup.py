@@ -185,11 +185,11 @@ class CpuLookup(AbstractLookupModel):
     """Seconds of a shard: counts times calibrated seconds per count, times a learned factor.
 
     A core looks up the tables of a call one after the other, so that their times add up. The counts
-    (:mod:`costmodels.cpu.lookup`) are those of FBGEMM's CPU kernels. Those of the forward lookup
-    are mostly cache misses (Che's approximation for each level of caches); those of the backward
-    lookup are mostly distinct rows and passes of the index sort. The factor is a kernel regression
-    on the shape of the shard (:class:`costmodels.measured.cpu_constants.LookupConstants`). It is
-    limited to a range, so that it can correct the counts but not replace them.
+    (:func:`features`) are those of FBGEMM's CPU kernels. Those of the forward lookup are mostly
+    cache misses (Che's approximation for each level of caches); those of the backward lookup are
+    mostly distinct rows and passes of the index sort. The factor is a kernel regression on the
+    shape of the shard (:class:`costmodels.measured.cpu_constants.LookupConstants`). It is limited
+    to a range, so that it can correct the counts but not replace them.
 
     The interface wants bytes, so that the work columns hold these seconds times the bandwidth of
     device memory. The cost of a call itself is the device's ``kernel_latency_s``.
@@ -224,8 +224,12 @@ class CpuLookup(AbstractLookupModel):
         dense = shards.runs(ComputeKernel.DENSE)
         pooled = dense | shards.tables.is_pooled[shards.table]
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
-        each = ~dense & pooled, dense, ~pooled
-        for kernel, of_kernel in zip(cpu.CpuKernel, each, strict=True):
+        chosen = {
+            cpu.CpuKernel.FUSED: ~dense & pooled,
+            cpu.CpuKernel.DENSE: dense,
+            cpu.CpuKernel.SEQUENCE: ~pooled,
+        }
+        for kernel, of_kernel in chosen.items():
             used = np.flatnonzero(of_kernel)
             for part in np.array_split(used, -(-len(used) // _AT_ONCE) or 1):
                 if not len(part):

@@ -30,9 +30,9 @@ that are filled with them. Below it, the clock falls in proportion."""
 class DenseRoofline(AbstractDenseModel):
     """The seconds of all operators, and the gaps between their kernels.
 
-    - Forward: a matrix product takes what :mod:`costmodels.dense.kernels` says, a fused attention
-      what :mod:`costmodels.dense.kernels` says. Every other operator (activation, norm, softmax,
-      concatenation) takes as long as its bytes need to move.
+    - Forward: matrix products and fused attention take what :mod:`costmodels.dense.kernels` says.
+      Every other operator (activation, norm, softmax, concatenation) takes as long as its bytes
+      need to move.
     - Backward: a product needs one more product for each operand that has a gradient. Every other
       operator moves its ``backward_bytes``, or twice the bytes of its forward pass if it has none.
       Operators whose results were not kept run forward once more.

@@ -99,7 +99,8 @@ class Style(parts.Part):
                 pass.
         """
         elements = float(math.prod(shape))
-        runs = fields.pop("num_kernels", 1) if forward else 0
+        kernels = fields.pop("num_kernels", 1)
+        runs = kernels if forward else 0
         given: dict[str, Any] = {
             "kind": OperatorKind.ELEMENTWISE,
             "read_bytes": 0.5 * forward * elements,
@@ -123,7 +124,8 @@ class Style(parts.Part):
             width: elements of a row of its result.
             keeps_input: whether no other operator keeps the input for the backward pass.
         """
-        result, weights, kept = (rows, width), (fan_in, width), rows * fan_in * keeps_input
+        result, weights = (rows, width), (fan_in, width)
+        kept = rows * fan_in if keeps_input else 0
         operators = [self.linear(rows, fan_in, width, bias=False, saved=kept, is_cast=False)]
         if self.bias:
             added = 2.0 * self.element if self.old_bias else 0.0
@@ -159,7 +161,8 @@ class Style(parts.Part):
             kept = self.residual * float(math.prod(shape)) + 8.0 * rows
             own = trained | {"kind": OperatorKind.NORM, "saved_bytes": kept}
             made = self.moved(shape, forward, backward, **own)
-        return (made, *((self.moved(shape, CAST_BYTES, CAST_BYTES),) if is_cast else ()))
+        casts = (self.moved(shape, CAST_BYTES, CAST_BYTES),) if is_cast else ()
+        return (made, *casts)
 
     def added(self, rows: int, width: int) -> Operators:
         """Dropout, and the addition to the residuals.

@@ -86,7 +86,7 @@ class DenseReduction:
     def __init__(
         self, workload: Workload, topology: Topology, layers: DenseLayers, models: CostModels
     ) -> None:
-        """Keep the arguments.
+        """Price what does not depend on the plan.
 
         Raises:
             InvalidValueError: the ranks that share layers are neither a part of a host nor whole

@@ -41,8 +41,9 @@ from costmodels.dense.kernels import KERNELS, Gpu, KernelConstants, kernel_time
 from costmodels.dense.roofline import DenseRoofline, interaction_s, product_s
 from costmodels.estimates import Estimate, Source
 from costmodels.layers.base import Flow
+from costmodels.layers.hstu import Hstu
 from costmodels.lookup.fbgemm import call_sigma
-from costmodels.operators import Operator, OperatorKind, Product
+from costmodels.operators import OperatorKind, Product
 from costmodels.pipeline import CostPipeline
 from costmodels.sustained import BURSTS, POINTWISE, Works, generation_of
 from costmodels.topology import Topology
@@ -77,18 +78,12 @@ def attention_cases(name: str = "hstu_attention.csv") -> tuple[KernelCase, ...]:
         batch, heads, positions, width = (
             int(row[key]) for key in ("batch", "heads", "positions", "width")
         )
-        size = float(DataType.BF16.num_bytes * batch * heads * positions * width)
-        operator = Operator(
-            name="attention",
-            kind=OperatorKind.ATTENTION,
-            shape=(batch * heads, positions, positions, width, width),
-            dtype=DataType.BF16,
-            read_bytes=3.0 * size,
-            written_bytes=size,
-            is_causal=True,
-            is_pointwise=True,
-            flash_version=3,
+        wide = heads * width
+        layer = Hstu(
+            layers=1, hidden=wide, heads=heads, seq=positions, causal=True, fused_attention=True
         )
+        flow = Flow(batch_size=batch, dtype=DataType.BF16, width=wide, length=positions)
+        operator = next(o for o in layer.build(flow).after if o.kind is OperatorKind.ATTENTION)
         groups = {"device": topology.device.name, "head": str(width)}
         groups["positions"] = f"{'to' if positions <= _SHORT else 'above'} {_SHORT}"
         gpu = Gpu.plain(topology.device)

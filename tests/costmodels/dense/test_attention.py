@@ -62,18 +62,11 @@ def step_s(layer: Hstu, name: str = H100.name) -> float:
 
 def attention(batch: int, length: int, width: int, *, is_causal: bool = True) -> Operator:
     """One head of ``batch`` sequences."""
-    size = 2.0 * batch * length * width
-    return Operator(
-        name="a",
-        kind=OperatorKind.ATTENTION,
-        shape=(batch, length, length, width, width),
-        dtype=DataType.BF16,
-        read_bytes=3 * size,
-        written_bytes=size,
-        is_causal=is_causal,
-        is_pointwise=True,
-        flash_version=3,
+    layer = Hstu(
+        layers=1, hidden=width, heads=1, seq=length, causal=is_causal, fused_attention=True
     )
+    flow = Flow(batch_size=batch, dtype=DataType.BF16, width=width, length=length)
+    return next(o for o in layer.build(flow).after if o.kind is OperatorKind.ATTENTION)
 
 
 def test_fused_layers_do_the_same_products_and_keep_no_scores() -> None:
