@@ -16,7 +16,7 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from typing import Any, Final
@@ -501,7 +501,7 @@ def _works_for(case: Case, found: Mapping[str, Works]) -> list[dict[str, float]]
 class Kind:
     """A kind of fit: its cases, its fit, and what of a fit a case is priced with."""
 
-    cases: Callable[[], Sequence[Any]]
+    cases: Callable[[], Iterable[Any]]
     fit: Callable[[Sequence[Any]], Any]
     told: Callable[[Any, Any], Any]
 
@@ -509,11 +509,7 @@ class Kind:
 KINDS: Final = {
     "transformers": Kind(cases=transformer_cases, fit=fitted_shares, told=_shares_for),
     "attention": Kind(cases=attention_cases, fit=fit_attention, told=_works_for),
-    "dense": Kind(
-        cases=lambda: tuple(dense_cases()),
-        fit=fit_kernels,
-        told=lambda _, found: asdict(found),
-    ),
+    "dense": Kind(cases=dense_cases, fit=fit_kernels, told=lambda _, found: asdict(found)),
     "single-gpu": Kind(cases=single_gpu_cases, fit=fit_host, told=lambda _, found: found),
 }
 
@@ -563,7 +559,7 @@ def write_left_out(kind: str) -> None:
 
 def lines_of(what: str) -> list[str]:
     """The constants of a kind, a line for each device or constant."""
-    found = KINDS[what].fit(KINDS[what].cases())
+    found = KINDS[what].fit(tuple(KINDS[what].cases()))
     if what == "dense":
         return [f"{name:26} {value:.3g}" for name, value in asdict(found).items()]
     if what == "single-gpu":

@@ -242,11 +242,13 @@ def pace_note(outcomes: Sequence[Outcome]) -> str | None:
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """A row with the seconds of each stage in a column of its own."""
-    flat = dict[str, Any]()
+    flat: dict[str, Any] = {}
     for name, value in row.items():
-        kind, is_stages = name.removeprefix("stages_"), isinstance(value, tuple)
-        told = {f"{s}_{kind}": v for s, v in zip(STAGES, value, strict=True)} if is_stages else {}
-        flat |= told or {name: value}
+        if isinstance(value, tuple):
+            kind = name.removeprefix("stages_")
+            flat |= {f"{s}_{kind}": v for s, v in zip(STAGES, value, strict=True)}
+        else:
+            flat[name] = value
     return flat
 
 

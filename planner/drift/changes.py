@@ -290,10 +290,10 @@ def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
         days: when each value was measured, in days from any origin.
         values: one value for each entry of ``days``.
     """
-    from scipy.stats import linregress
-
     if len(set(days)) < 2:
         return None
+    from scipy.stats import linregress  # which takes long to load
+
     line = linregress(days, values)
     return Trend(
         slope_per_day=float(line.slope),

@@ -124,11 +124,13 @@ def _measure(flags: _Flags, kind: str) -> None:
         "--system is the system of a GPU; CPU ranks are measured whole: drop --system, or use "
         "--device cuda",
     )
-    if kind == "cpu" and flags.output is not None:
+    rows = flags.rows
+    if flags.output is not None and kind == "cpu":
         _calibrate_ranks(flags, flags.output)
-        if flags.rows is None:
-            return
-    rows = flags.rows or flags.output.with_suffix(".rows.jsonl")  # type: ignore[union-attr]
+    elif flags.output is not None:
+        rows = rows or flags.output.with_suffix(".rows.jsonl")
+    if rows is None:
+        return
     world_size = flags.ranks or 1
     effort = designs.DEVICE_QUICK if flags.quick else designs.DEVICE_FULL
     effort = replace(effort, size_ratio=designs.CORE_SIZES) if kind == "cpu" else effort

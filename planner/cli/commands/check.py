@@ -239,7 +239,7 @@ def check_torch(
     if torch is None and torchrec is None and not builds:
         return [_said("nothing")]
     fbgemm = version_of("fbgemm-gpu-cpu") or cuda or torchrec or ""
-    is_there, minor, newest = torchrec is not None, _minor(torchrec or ""), max(GENERATIONS)
+    is_there, minor = torchrec is not None, _minor(torchrec or "")
     found = {
         "two builds": len(builds) == 2,
         "no driver": "fbgemm-gpu" in builds and not nvml(),
@@ -248,14 +248,13 @@ def check_torch(
         "unlike numbers": is_there and _minor(fbgemm) != minor,
         "stand-in": is_there and cuda is not None and "fbgemm-gpu" not in builds and nvml(),
     }
-    values = {
-        **{"torchrec": torchrec, "minor": minor, "fbgemm": fbgemm, "fbgemm_minor": _minor(fbgemm)},
-        **{"tested": ", ".join(GENERATIONS), "newest": newest, "newest_torch": GENERATIONS[newest]},
-    }
+    told = {"torchrec": torchrec, "minor": minor, "fbgemm": fbgemm, "fbgemm_minor": _minor(fbgemm)}
+    told["tested"] = ", ".join(GENERATIONS)
+    told["newest"], told["newest_torch"] = max(GENERATIONS.items())
     return [
-        _said("torchrec" if is_there else "no torchrec", **values),
+        _said("torchrec" if is_there else "no torchrec", **told),
         *(_check_pair(torch, name, version_of(name)) for name in builds),
-        *(_said(name, **values) for name, holds in found.items() if holds),
+        *(_said(name, **told) for name, holds in found.items() if holds),
     ]
 
 
