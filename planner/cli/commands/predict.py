@@ -54,11 +54,9 @@ def collective(file: Path, flags: TableFlags) -> None:
     def sized(gpus: int, per_host: int) -> topology.Topology:
         return io.load_system(flags.system, gpus=gpus, gpus_per_host=per_host)
 
-    table = operations.read_table(
-        file, ("collective", "size_bytes"), ("nodes", "gpus_per_node", "ranks")
-    )
+    table = _read(file, flags, ("collective", "size_bytes"), ("nodes", "gpus_per_node", "ranks"))
     found, remarks = operations.predict_collectives(table, sized)
-    show(table, found, flags)
+    show(table, found, flags.output)
     warn(remarks)
 
 
@@ -78,9 +76,9 @@ def lookup(file: Path, flags: TableFlags) -> None:
     update kernel is timed. per_index: no sort, one atomic update for each index, as older kernels
     do.
     """
-    table = operations.read_table(file, operations.LOOKUP_COLUMNS, operations.LOOKUP_OPTIONAL)
+    table = _read(file, flags, operations.LOOKUP_COLUMNS, operations.LOOKUP_OPTIONAL)
     found = operations.predict_lookups(table, io.load_smallest(flags.system))
-    show(table, found, flags)
+    show(table, found, flags.output)
 
 
 @spec.command("Matrix products of the dense part.", command)
@@ -91,17 +89,24 @@ def dense(file: Path, flags: TableFlags) -> None:
     bf16, fp8). Without dtype every product is taken as fp32, which is slower than tf32 on most
     devices.
     """
-    table = operations.read_table(file, operations.DENSE_COLUMNS, operations.DENSE_OPTIONAL)
+    table = _read(file, flags, operations.DENSE_COLUMNS, operations.DENSE_OPTIONAL)
     if "dtype" not in table.columns:
         remark("there is no column dtype: every product is taken as fp32")
     found = operations.predict_products(table, io.load_smallest(flags.system))
-    show(table, found, flags)
+    show(table, found, flags.output)
+
+
+def _read(
+    file: Path, flags: TableFlags, columns: tuple[str, ...], optional: tuple[str, ...]
+) -> "operations.CsvRows":
+    """The rows of a file, once it is sure that the answer can be written."""
+    check_output(flags.output, (file, Path(flags.system)))
+    return operations.read_table(file, columns, optional)
 
 
 def show(
-    table: "operations.CsvRows", found: "Sequence[operations.Answer]", flags: TableFlags
+    table: "operations.CsvRows", found: "Sequence[operations.Answer]", output: Path | None
 ) -> None:
     """Write the predictions as CSV, or print them as CSV or JSON."""
-    check_output(flags.output, (table.path, Path(flags.system)))
     text, data = operations.predicted_text(table, found), operations.answers(table, found)
-    write_or_print(text, data, flags.output, f"{len(found)} rows")
+    write_or_print(text, data, output, f"{len(found)} rows")
