@@ -495,8 +495,7 @@ class Usage:
                 used = rules.at(union.level, self.counts[union.members].sum(axis=0)) > 0
                 if used.any():
                     allowed &= self._spread(used)
-        by_host = np.asarray(allowed.reshape(rules.num_hosts, -1).all(axis=-1), dtype=bool)
-        return by_host if on_hosts else allowed
+        return np.asarray(allowed.reshape(rules.num_hosts, -1).all(-1)) if on_hosts else allowed
 
     def _spread(self, places: BoolArray) -> BoolArray:
         """A mask of places, ranks or hosts, as a mask of ranks ``[W]``."""

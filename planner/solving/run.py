@@ -574,8 +574,8 @@ def runs(plan: Plan, workload: Workload) -> bool:
     """Whether TorchRec runs a plan correctly; HugeCTR, which is not TorchRec, runs every plan."""
     if workload.pipeline is Pipeline.HUGECTR:
         return True
-    kinds = torchrec_rules.pooling_problems, torchrec_rules.width_problems
-    return not any(problems(plan, workload) for problems in kinds)
+    pools_otherwise = torchrec_rules.pooling_problems(plan, workload)
+    return not (pools_otherwise or torchrec_rules.width_problems(plan, workload))
 
 
 def _with_runners_up_that_run(result: PlanningResult) -> PlanningResult:

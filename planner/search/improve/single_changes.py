@@ -167,9 +167,9 @@ class BestPlace:
         Pieces of one width are equal, so that only one of their orders is listed. The list is empty
         for a single piece too, because that is tried on every place when it is placed.
         """
-        option, places = begun.option, self._places_left(begun, ())
-        few = most_placings(option.column_widths, len(places), ordered=False) <= _FEW_WAYS
-        if option.is_uniform or len(option.column_widths) == 1 or not few:
+        option = begun.option
+        places = self._places_left(begun, ()) if option.num_pieces > 1 else []
+        if most_placings(option.column_widths, len(places), ordered=False) > _FEW_WAYS:
             return []
         return [
             way
