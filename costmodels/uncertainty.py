@@ -125,7 +125,8 @@ def sigmas(
 
     Args:
         topology: tells where its rates come from.
-        collective_spread_ratio: 90 % spread of the system's collectives where their model knows it.
+        collective_spread_ratio: 90 % spread of the system's collectives; None for that of
+            :data:`COLLECTIVE_GROUPS` and of the rates of links.
         sustained_dtype: type of the products.
         sustained_ratio: how far the dense part is from a short burst (0) to one that fills the
             whole step (1); its spread is interpolated between those of the two.
@@ -230,7 +231,7 @@ def faster_probability(ours_s: FloatArray, theirs_s: FloatArray) -> float:
         theirs_s: the other plan's under the same draws.
     """
     apart = np.log(theirs_s / ours_s) / (math.sqrt(2.0) * PLAN_SIGMA)
-    return float(np.mean([NormalDist().cdf(a) for a in apart.tolist()]))
+    return float(np.mean([*map(NormalDist().cdf, apart.tolist())]))
 
 
 @lru_cache(maxsize=64)

@@ -109,8 +109,8 @@ def exchanges(
         kept_bytes: each rank's message to itself.
         reduced_bytes: the buffer of each rank in an all-reduce.
     """
-    kept = dict.fromkeys(("all_to_all", "reduce_scatter", "all_gather"), kept_bytes)
-    shares = [(name, 1.0, size) for name, size in (kept | {"all_reduce": reduced_bytes}).items()]
+    shares = [(name, 1.0, kept_bytes) for name in ("all_to_all", "reduce_scatter", "all_gather")]
+    shares += [("all_reduce", 1.0, reduced_bytes)]
     shares += [("all_to_all", share, 0.0) for share in (0.0, 0.2, 0.5)]
     return [
         CollectivePoint(

@@ -1,4 +1,4 @@
-"""Tables of time over bytes, made from measured curves.
+"""Tables of time over bytes, made from measured curves, and the model that reads tables or laws.
 
 Measured times are made to rise with the size, repeats of a shape are joined into one table, and the
 table is read between its points. All of this is done on logarithms (of seconds and of bytes).

@@ -1,4 +1,4 @@
-"""``measured``: measured curves where there are some, and another model where there are none."""
+"""``measured``: measured curves where there are some, and the law of links where there are none."""
 
 from dataclasses import dataclass, field, replace
 from typing import Self, final

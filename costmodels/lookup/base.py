@@ -269,8 +269,6 @@ _BACKWARD_KERNELS: Final = 3.0
 _CACHE_KERNELS: Final = 25.0
 """Kernels that a cache in front of host memory runs before a lookup: two sorts of several passes
 each, the search for the indices, and the insertion of missing rows."""
-
-
 _DENSE_PASSES: Final = 6.0
 """Reads and writes of a whole replicated table in a backward pass: two each for writing, reducing
 and applying its gradient. Not fitted, because no such kernel is among the measured ones."""
